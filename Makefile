@@ -1,6 +1,8 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
+# make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
+# minutes; make guide-update: its numbers and outputs anew.
 # make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench test slow check sanitize clean
+.PHONY: demo bench test slow check sanitize guide guide-check guide-update clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -25,7 +27,7 @@ bench: $(VENV)/.base
 
 # Tests start dozens of processes, which would each compile every module where Python is told to write none.
 test: check
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow and not guide"
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
@@ -37,6 +39,19 @@ sanitize: $(VENV)/.dev
 	PYTHONPATH=build/sanitized ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/sampling/test_sampling_native.py
+
+# From the beginning: pictures are those of today's code, and no page is left of a chapter that is gone.
+guide: $(VENV)/.docs
+	@rm -rf guide
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide guide
+	@echo 'guide/index.html'
+
+guide-check: guide
+	$(BIN)/python -m docs.guide.machinery.check
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m guide
+
+guide-update: $(VENV)/.docs
+	$(BIN)/python -m docs.guide.machinery.check --update
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -57,5 +72,10 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	@echo 'installing what the guide is built with into $(VENV)'
+	@$(PIP) --editable '.[dev,docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist guide .mypy_cache .ruff_cache .pytest_cache .hypothesis

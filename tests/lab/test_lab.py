@@ -1,4 +1,4 @@
-"""The four experiments: what they count is exact, what they draw is what the engine draws. No seconds are asserted."""
+"""The labs: what they count is exact, what they draw is what the engine draws. No seconds are asserted."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`ridgeline lab`: four experiments to be run and read."""
+"""`ridgeline lab`: experiments to be run and read, and exercises."""
 
 import json
 from dataclasses import replace
@@ -13,6 +13,8 @@ from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import catalogue_name
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
+from ridgeline.cli.lab_exercise import exercise
+from ridgeline.cli.lab_experiment import Svg, command_of
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.terminal import say
 from ridgeline.document.page import Document
@@ -20,33 +22,26 @@ from ridgeline.document.svg import svg as draw_svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM
 from ridgeline.engine.setup import EngineSettings
-from ridgeline.files import check_writable, write_whole
+from ridgeline.files import write_whole
 from ridgeline.host import threads_for
 from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
+from ridgeline.lab import numbers as numbers_lab
 from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import sampling as sampling_lab
+from ridgeline.lab.experiments import EXPERIMENTS
+from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import read_recipe, recipe_named
 from ridgeline.ops.formats import kv_format_named
 
-lab = typer.Typer(help="Four experiments, each under a minute: run them, then read their code.")
+lab = typer.Typer(
+    help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself."
+)
 
 _BUILTIN = "tales"
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."
-
-
-def _checked(path: Path | None) -> Path | None:
-    """Refuse a picture file that could not be written, before the experiment runs."""
-    if path is not None:
-        check_writable(path)
-    return path
-
-
-Svg = Annotated[
-    Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.", callback=_checked)
-]
 
 
 @lab.command(name="kv-cache")
@@ -127,6 +122,13 @@ def phases(
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
+@lab.command()
+def numbers(svg: Svg = None, as_json: options.Json = False) -> None:
+    """What texts on inference say, beside what the ledger says of the same case, and why they differ."""
+    found = numbers_lab.statements(Ledger())
+    _give(numbers_lab.document(found), numbers_lab.as_json(found), svg, as_json)
+
+
 def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -> phases_lab.Comparison:
     """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
     loaded, threads = _load(model, None, weights, kv)
@@ -165,10 +167,20 @@ def _load(name: str, threads: int | None, weights: str | None, kv: str | None = 
 def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool) -> None:
     """Write the page's figure where that is wanted, and print the page or, as JSON, its data."""
     if svg is not None:
-        (figure,) = page.figures
-        write_whole(svg, draw_svg(figure))
-        say(f"picture written to {svg}")
+        _write(svg, page)
     if as_json:
         print(json.dumps(data))
     else:
         show(page)
+
+
+def _write(path: Path, page: Document) -> None:
+    """Write the page's figure."""
+    (figure,) = page.figures
+    write_whole(path, draw_svg(figure))
+    say(f"picture written to {path}")
+
+
+for _experiment in EXPERIMENTS.values():
+    lab.command(_experiment.name)(command_of(_experiment, _write))
+lab.command()(exercise)

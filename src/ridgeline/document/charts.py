@@ -20,7 +20,8 @@ class Bar:
     @property
     def text(self) -> str:
         """What stands behind it: `5.18, 21 users`."""
-        return f"{self.value:.3g}" + (f", {self.note}" if self.note else "")
+        figure = f"{self.value:.3g}" if abs(self.value) < 999.5 else f"{self.value:,.0f}"
+        return figure + (f", {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True, slots=True)

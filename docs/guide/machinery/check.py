@@ -1,0 +1,83 @@
+"""`make guide-check` and `make guide-update`: numbers, words, questions and blocks of the guide.
+
+python -m docs.guide.machinery.check             says what differs; exit code 1 if anything does
+python -m docs.guide.machinery.check --update    writes numbers and outputs anew instead
+python -m docs.guide.machinery.check --only NAME runs the blocks of the chapters whose names begin so
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from docs.guide.machinery.blocks import run_chapter
+from docs.guide.machinery.chapters import GUIDE, chapters
+from docs.guide.machinery.words import glossary_of, term_faults, typed_figures
+
+from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve
+from ridgeline.guide.quiz import faults, read_quizzes
+from ridgeline.lab.ledger import Ledger
+
+
+def number_faults(*, update: bool) -> list[str]:
+    """Numbers that are others than the lock has."""
+    fresh = resolve(read_questions(), Ledger())
+    if update or not LOCK.exists():
+        LOCK.write_text(lock_text(fresh), encoding="utf-8")
+        return []
+    if LOCK.read_text(encoding="utf-8") == lock_text(fresh):
+        return []
+    locked = read_lock()
+    moved = [
+        f"{n}: {locked[n].text if n in locked else 'new'} -> {one.text}"
+        for n, one in fresh.items()
+        if n not in locked or locked[n].text != one.text
+    ]
+    gone = [f"{name} is asked no more" for name in locked.keys() - fresh.keys()]
+    return [f"{LOCK.name}: {line}" for line in [*moved, *gone]] or [f"{LOCK.name} is not as it is written anew"]
+
+
+def word_faults(texts: dict[str, str]) -> list[str]:
+    """Figures typed by hand, and terms without a definition or a use."""
+    typed = [
+        f"{name}:{line}: {said!r} is typed by hand"
+        for name, text in texts.items()
+        for line, said in typed_figures(text)
+    ]
+    glossary = (GUIDE / "glossary.md").read_text(encoding="utf-8")
+    return typed + term_faults(texts, glossary_of(glossary))
+
+
+def block_faults(files: list[Path], *, update: bool) -> list[str]:
+    """What blocks print that chapters do not have; says on the way what ran."""
+    found: list[str] = []
+    ran = skipped = 0
+    for path in files:
+        start, text = time.perf_counter(), path.read_text(encoding="utf-8")
+        outcome = run_chapter(text, path.name)
+        ran, skipped = ran + outcome.ran, skipped + outcome.skipped
+        print(f"{path.name}: {outcome.ran} blocks ran, {time.perf_counter() - start:.0f} s", flush=True)
+        if update and outcome.text != text:
+            path.write_text(outcome.text, encoding="utf-8")
+        found += outcome.faults
+    print(f"{ran} blocks ran, {skipped} are shown alone, {len(found)} differ")
+    return found
+
+
+def main() -> None:
+    """Check or update, and say what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    files = [path for path in chapters() if path.name.startswith(given.only)]
+    found = number_faults(update=given.update)
+    found += word_faults({path.name: path.read_text(encoding="utf-8") for path in chapters()})
+    found += faults(read_quizzes(read_lock()))
+    found += block_faults(files, update=given.update)
+    print("\n".join(found))
+    sys.exit(bool(found) and not given.update)
+
+
+if __name__ == "__main__":
+    main()

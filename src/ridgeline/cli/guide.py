@@ -1,0 +1,25 @@
+"""`ridgeline guide`: where the guide is."""
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_SITE = Path("guide", "index.html")
+
+
+def guide(
+    path: Annotated[bool, typer.Option("--path", help="Say where it is instead of opening it.")] = False,
+) -> None:
+    """Open the guide in a browser, or say where it is or how it is made."""
+    places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        where = _CHECKOUT if (_CHECKOUT / "docs" / "guide").exists() else "a checkout of Ridgeline"
+        raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/")
+    if not path and sys.stdout.isatty() and webbrowser.open(found.as_uri()):
+        return
+    print(found)

@@ -1,0 +1,58 @@
+"""`ridgeline lab exercise`: a function for the reader to write, and a check that holds it against the engine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.files import write_whole
+from ridgeline.lab.exercise import EXERCISES, Exercise, check, read_function, stub_of
+
+
+def exercise(
+    name: Annotated[str | None, typer.Argument(help="Which exercise; without one: what there are.")] = None,
+    checked: Annotated[
+        bool, typer.Option("--check", help="Hold what is in the file against the engine instead of writing it.")
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Where it is written; by default NAME.py here.")
+    ] = None,
+) -> None:
+    """Write the beginning of a function that is yours to finish; with --check, say where it and the engine differ."""
+    if name is None:
+        for each in EXERCISES.values():
+            print(f"{each.name:16}{_first_line(each)}")
+        return
+    if name not in EXERCISES:
+        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    one = EXERCISES[name]
+    path = file or Path(one.file)
+    if checked:
+        _check(one, path)
+    else:
+        _write(one, path)
+
+
+def _write(one: Exercise, path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"{path} is there already; give --check to have it checked, or another --file")
+    write_whole(path, stub_of(one))
+    print(f"{path} is yours to finish; then: {_again(one, path)}")
+
+
+def _check(one: Exercise, path: Path) -> None:
+    if not path.exists():
+        raise ValueError(f"there is no {path}; `ridgeline lab exercise {one.name}` writes it")
+    different = check(one, read_function(one, path), path)
+    if different:
+        print(different)
+        raise typer.Exit(1)
+    print(f"right: {one.name} and the engine agree in {len(one.cases)} cases")
+
+
+def _again(one: Exercise, path: Path) -> str:
+    return f"ridgeline lab exercise {one.name} --check" + ("" if str(path) == one.file else f" --file {path}")
+
+
+def _first_line(one: Exercise) -> str:
+    return stub_of(one).splitlines()[0].strip('"')

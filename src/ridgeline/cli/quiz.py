@@ -1,0 +1,77 @@
+"""`ridgeline quiz`: the guide's questions on a terminal."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.terminal import say
+from ridgeline.guide.numbers import read_lock
+from ridgeline.guide.quiz import Question, number_in, read_quizzes
+
+_LETTERS = "abcd"
+
+
+def quiz(
+    chapter: Annotated[str | None, typer.Argument(help="A chapter of the guide; without one: which there are.")] = None,
+) -> None:
+    """Ask the questions of a chapter, and say of each answer whether it is right, and why."""
+    quizzes = read_quizzes(read_lock())
+    if chapter is None:
+        for name, questions in quizzes.items():
+            print(f"{name:16}{len(questions)} questions; ridgeline quiz {name}")
+        return
+    if chapter not in quizzes:
+        raise ValueError(f"there are no questions of a chapter {chapter!r}; there are {', '.join(quizzes)}")
+    rights = asked = 0
+    for number, question in enumerate(quizzes[chapter], 1):
+        print(f"{number}. {question.ask}".replace("`", ""))
+        answer = _chosen(question) if question.choices else _numeric(question)
+        if answer is None:
+            break
+        asked, rights = asked + 1, rights + answer
+        print()
+    print(f"{rights} of {asked} at the first go")
+
+
+def _read(prompt: str) -> str | None:
+    """A line of the reader; None where there are no more."""
+    print(prompt, end="", flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        print()
+        return None
+    return line.strip()
+
+
+def _chosen(question: Question) -> bool | None:
+    """Whether the reader's choice is right, which is asked for until it is one; None where nobody answers."""
+    letters = _LETTERS[: len(question.choices)]
+    for letter, choice in zip(letters, question.choices, strict=True):
+        print(f"   {letter}) {choice.text}".replace("`", ""))
+    while (line := _read("> ")) is not None:
+        if line.lower() in tuple(letters):
+            choice = question.choices[letters.index(line.lower())]
+            print(f"{'Right' if choice.right else 'No'}. {choice.why}".replace("`", ""))
+            if not choice.right:
+                letter, right = next(pair for pair in zip(letters, question.choices, strict=True) if pair[1].right)
+                print(f"It is {letter}). {right.why}".replace("`", ""))
+            return choice.right
+        say(f"give one of {', '.join(letters)}")
+    return None
+
+
+def _numeric(question: Question) -> bool | None:
+    """Whether the reader's number is near enough; None where nobody answers."""
+    assert question.answer is not None
+    unit = f" ({question.unit})" if question.unit else ""
+    while (line := _read(f"a number{unit}> ")) is not None:
+        try:
+            said = number_in(line)
+        except ValueError:
+            say("give a number")
+            continue
+        right = question.judge(said)
+        print(f"{'Right' if right else 'No'}: {question.answer.text}. {question.why}".replace("`", ""))
+        return right
+    return None

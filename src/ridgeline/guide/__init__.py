@@ -1,0 +1,1 @@
+"""What the guide is made of: its numbers, which the ledger gives, and its questions."""

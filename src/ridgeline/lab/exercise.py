@@ -1,0 +1,210 @@
+"""Exercises: a function for the reader to write, and a check that holds it against the engine.
+
+What is to be written is a file of `exercises/` with its body taken out; what it is held against is the engine
+itself, not that file, so that a solution is checked as a reader's is.
+"""
+
+import ast
+import math
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ridgeline.lab import references
+
+FOLDER = Path(__file__).with_name("exercises")
+_WITHIN = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """A function to write. cases: arguments to try it with; engine: what the engine gives for them."""
+
+    name: str
+    cases: tuple[tuple[Any, ...], ...]
+    engine: Callable[..., object]
+
+    @property
+    def file(self) -> str:
+        """What the reader's file is called."""
+        return f"{self.name}.py"
+
+
+_KEYS, _VALUES = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]]
+_ROWS = [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 3.0, 0.0], [-1.0, 0.0, 0.5]]
+_LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5]
+
+
+def _exercises() -> Iterator[Exercise]:
+    yield Exercise(
+        "attention",
+        (
+            ([1.0, 0.0], _KEYS, _VALUES), ([0.0, 1.0], _KEYS, _VALUES), ([1.0], [[0.0]], [[7.0, 8.0]]),
+            ([3.0, -1.0, 0.5, 2.0], [[0.1, 0.2, 0.3, 0.4], [1.0, -1.0, 2.0, 0.0]], [[1.0], [-2.0]]),
+        ),
+        references.attention,
+    )  # fmt: skip
+    yield Exercise(
+        "gated",
+        (([1.0, -1.0, 0.0, 4.0], [2.0, 2.0, 5.0, 0.5]), ([-3.5], [1.0]), ([0.1, 20.0], [-1.0, -1.0])),
+        references.gated,
+    )
+    yield Exercise(
+        "nearest",
+        (
+            (_ROWS, [1.0, 0.1, 0.0], []), (_ROWS, [1.0, 0.1, 0.0], [0]), (_ROWS, [0.0, 0.5, 0.1], []),
+            (_ROWS, [-1.0, -1.0, 1.0], []),
+        ),
+        references.nearest,
+    )  # fmt: skip
+    yield Exercise(
+        "normalised",
+        (([3.0, 4.0], [1.0, 1.0], 0.0), ([3.0, -4.0, 0.0], [1.0, 0.5, 2.0], 1e-5), ([1e-3, 0.0], [1.0, 1.0], 1e-2)),
+        references.normalised,
+    )
+    yield Exercise(
+        "rotated",
+        (
+            ([1.0, 0.0], 0, 10000.0), ([1.0, 0.0], 1, 10000.0), ([1.0, 2.0, 3.0, 4.0], 7, 10000.0),
+            ([0.5, -1.0, 2.0, 0.0, 1.0, 1.0], 3, 500000.0),
+        ),
+        references.rotated,
+    )  # fmt: skip
+    yield Exercise(
+        "drawn",
+        ((_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999)),
+        references.drawn,
+    )
+    yield Exercise(
+        "cached",
+        (
+            ([1.0, 0.0], [1.0, 0.0], [5.0, 5.0], [], []), ([1.0, 0.0], _KEYS[2], _VALUES[2], _KEYS[:2], _VALUES[:2]),
+            ([0.5, -2.0], [1.0, 1.0], [1.0, 2.0], _KEYS, _VALUES),
+        ),
+        references.cached,
+    )  # fmt: skip
+    yield Exercise(
+        "decode_bytes",
+        (
+            (references.sizes("llama-3-8b"), 1),
+            (references.sizes("llama-3-8b"), 2000),
+            (references.sizes("llama-3-70b"), 8192),
+        ),
+        references.decode_bytes,
+    )
+    yield Exercise(
+        "users",
+        (
+            (5.76e9, "llama-3-8b", 2000, 16), (5.76e9, "llama-3-8b", 1, 16), (5.76e9, "llama-3-8b", 2001, 16),
+            (40e9, "llama-3-70b", 8192, 64), (1e8, "llama-3-70b", 8192, 16),
+        ),
+        references.users,
+    )  # fmt: skip
+    yield Exercise("paged", ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)), references.paged)
+    yield Exercise("touched", ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)), references.touched)
+    yield Exercise(
+        "parameters",
+        tuple((references.sizes(name),) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")),
+        references.parameters,
+    )
+    yield Exercise(
+        "stored_bytes",
+        ((4096, 4096, 8, 4096, 16), (4096, 14336, 4, 32, 16), (10, 100, 4, 32, 16), (1, 1, 3, 128, 32)),
+        references.stored_bytes,
+    )
+    yield Exercise(
+        "velocity",
+        (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
+        references.velocity,
+    )
+    yield Exercise(
+        "users_at_the_ridge",
+        (
+            (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
+            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12), (1e6, 1e12, 0.0, 1e12,
+            1e12), ),
+        references.users_at_the_ridge,
+    )  # fmt: skip
+
+
+EXERCISES = {each.name: each for each in _exercises()}
+
+
+def solution_of(exercise: Exercise) -> str:
+    """One way to write it."""
+    return (FOLDER / exercise.file).read_text(encoding="utf-8")
+
+
+def stub_of(exercise: Exercise) -> str:
+    """The solution without the bodies of its functions."""
+    text = solution_of(exercise)
+    lines = text.splitlines()
+    for node in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):
+        first = node.body[1].lineno if ast.get_docstring(node) else node.body[0].lineno
+        assert node.end_lineno is not None
+        lines[first - 1 : node.end_lineno] = ['    raise NotImplementedError("yours to write")']
+    return "\n".join(lines) + "\n"
+
+
+def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
+    """The reader's function. Raises ValueError in a line for a file that does not run, or does not have it."""
+    try:
+        code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+        namespace: dict[str, Any] = {"__name__": exercise.name}
+        exec(code, namespace)
+    except Exception as error:
+        raise ValueError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from None
+    if not callable(namespace.get(exercise.name)):
+        raise ValueError(f"{path} has no function {exercise.name}; `ridgeline lab exercise {exercise.name}` shows it")
+    return namespace[exercise.name]  # type: ignore[no-any-return]
+
+
+def check(exercise: Exercise, function: Callable[..., object], path: Path) -> str:
+    """Where a function and the engine differ first, in a sentence; "" where they do not."""
+    for case in exercise.cases:
+        call = f"{exercise.name}({', '.join(map(_shown, case))})"
+        wanted = exercise.engine(*deepcopy(case))
+        try:
+            given = function(*deepcopy(case))  # which it may change
+        except NotImplementedError:
+            return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
+        except Exception as error:
+            return f"{call} raises {type(error).__name__}: {error}{_line(error, path)}"
+        if not same(given, wanted):
+            return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}"
+    return ""
+
+
+def same(given: object, wanted: object) -> bool:
+    """Whether two results are equal, numbers within what fp32 leaves, lists element by element."""
+    if isinstance(given, torch.Tensor) or hasattr(given, "tolist"):
+        given = given.tolist()
+    if isinstance(wanted, bool | str) or wanted is None:
+        return type(given) is type(wanted) and given == wanted
+    if isinstance(wanted, int | float):
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        return is_number and math.isclose(given, wanted, rel_tol=_WITHIN, abs_tol=_WITHIN)  # type: ignore[arg-type]
+    if not isinstance(given, Sequence) or not isinstance(wanted, Sequence) or len(given) != len(wanted):
+        return False
+    return all(same(one, other) for one, other in zip(given, wanted, strict=True))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(map(_shown, value[:8])) + (", ..." if len(value) > 8 else "")
+        return f"[{shown}]"
+    return repr(value)
+
+
+def _line(error: Exception, path: Path) -> str:
+    """The line of the reader's file that an error comes from: ` (line 12)`."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    number = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return f" (line {number})" if number else ""

@@ -1,0 +1,20 @@
+"""A token from logits: temperature, softmax, and one number between 0 and 1."""
+
+import math
+
+
+def drawn(logits: list[float], temperature: float, u: float) -> int:
+    """The place of the token that u falls on, when all lie side by side, each as wide as it is likely.
+
+    Chances are softmax of logits / temperature. Temperature 0 takes the largest logit, the first of equal ones.
+    """
+    largest = max(logits)
+    if temperature == 0:
+        return logits.index(largest)
+    weights = [math.exp((logit - largest) / temperature) for logit in logits]
+    end, total = 0.0, sum(weights)
+    for token, weight in enumerate(weights):
+        end += weight / total
+        if u < end:
+            return token
+    return len(logits) - 1

@@ -1,0 +1,15 @@
+"""Which row of a table points most nearly where a vector points."""
+
+import math
+
+
+def nearest(rows: list[list[float]], vector: list[float], without: list[int]) -> int:
+    """The place of the row with the largest cosine to the vector, of those that are not in `without`.
+
+    The cosine is the dot product over the product of both lengths. No row is all zeros.
+    """
+
+    def cosine(row: list[float]) -> float:
+        return sum(r * v for r, v in zip(row, vector, strict=True)) / math.hypot(*row) / math.hypot(*vector)
+
+    return max((n for n in range(len(rows)) if n not in without), key=lambda n: cosine(rows[n]))

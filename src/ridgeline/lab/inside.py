@@ -1,0 +1,147 @@
+"""The built-in model looked into, in fp32: what each layer has, what happens if a part is taken out.
+
+Nothing of the model is rewritten for it. Positions are arguments of a forward, attention asks a context that is
+given to it, and an activation is a function of its op.
+
+Shapes: T positions, D hidden, H heads, L layers, V vocabulary.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.checkpoint import load_model, read_config
+from ridgeline.checkpoint.tokenizer import tokenizer_of
+from ridgeline.models import build
+from ridgeline.models.network import listening
+from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.attend import attend_segment
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.work import Reach, Segment
+
+STORY = (
+    "Once upon a time, there was a little girl named Lily. She loved to play with her ball in the park. One day, she "
+    "saw "
+    "a big dog. The dog was happy and wanted to play too. Lily threw the ball and the dog ran after it."
+)
+"""A story to measure the loss on. It was written for that, and is in no corpus."""
+
+
+class Context(Uncached):
+    """Attention as an experiment wants it. reach: which keys a query sees, where it is not the model's; without:
+    layers whose attention gives nothing."""
+
+    def __init__(self, length: int, reach: Reach | None = None, without: Collection[int] = ()) -> None:
+        super().__init__([Segment(length, length)])
+        self.reach, self.without = reach, without
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend, of one sequence."""
+        assert k_NKD is not None
+        assert v_NKW is not None
+        if op.layer in self.without:
+            return torch.zeros_like(q_THD)
+        return attend_segment(op, q_THD, k_NKD.transpose(0, 1), v_NKW.transpose(0, 1), reach=self.reach)
+
+
+class Inside:
+    """A model and its tokenizer."""
+
+    def __init__(self, name: str = "tales") -> None:
+        stored = load_model(name)
+        self.model = build(read_config(name), torch.float32)
+        widened = {path: tensor.float() for path, tensor in stored.state_dict().items()}
+        self.model.load_state_dict(widened, assign=True)
+        self.model.tie()
+        self.tokenizer = tokenizer_of(name)
+        self.blocks: Sequence[Any] = self.model.get_submodule("model.layers")  # type: ignore[assignment]
+
+    def ids(self, text: str) -> list[int]:
+        """Of a text."""
+        return self.tokenizer.encode(text, parse_special=False)
+
+    def pieces(self, text: str) -> list[str]:
+        """Its tokens as text."""
+        return [self.tokenizer.piece(token) for token in self.ids(text)]
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> Tensor:
+        """Of every position [T, V]. turned: whether keys and queries are rotated by their positions; else all are those
+        of position 0, which turns nothing."""
+        count = len(ids)
+        positions_T = torch.arange(count) if turned else torch.zeros(count, dtype=torch.int64)
+        out: Tensor = self.model(torch.tensor(ids), positions_T, context or Context(count), torch.arange(count))
+        return out
+
+    def loss(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> float:
+        """Nats a token that the model is surprised by, from the second token on."""
+        logits_TV = self.logits(ids, context, turned=turned)
+        return float(functional.cross_entropy(logits_TV[:-1], torch.tensor(ids[1:])))
+
+    def states(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> list[Tensor]:
+        """The stream [T, D]: the embedding, then what each layer leaves."""
+        found: list[Tensor] = []
+
+        def begin(_: Any, inputs: tuple[Any, ...]) -> None:
+            found.append(inputs[0].clone())  # a later norm adds to it where it lies
+
+        def note(_: Any, __: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            found.append(output[0] + output[1])
+
+        handles = [self.blocks[0].register_forward_pre_hook(begin)]
+        handles += [block.register_forward_hook(note) for block in self.blocks]
+        try:
+            self.logits(ids, context, turned=turned)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
+    def weights(self, ids: Sequence[int]) -> list[Tensor]:
+        """The shares of attention of each layer [H, T, T]: row a query, column a key."""
+        found: list[Tensor] = []
+
+        def note(_: str, op: Any, inputs: tuple[Any, ...], __: Any) -> None:
+            q_THD, k_TKD = op.meeting(inputs)
+            k_HTD = k_TKD.repeat_interleave(q_THD.shape[1] // k_TKD.shape[1], 1).transpose(0, 1)
+            scores_HTT = (q_THD.transpose(0, 1) @ k_HTD.transpose(1, 2)) * op.scale
+            hidden_TT = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
+            found.append(scores_HTT.masked_fill(hidden_TT, float("-inf")).softmax(-1))
+
+        with listening([(path, op) for path, op in self.model.ops() if isinstance(op, Attention)], note):
+            self.logits(ids)
+        return found
+
+    @property
+    def table(self) -> Tensor:
+        """The embedding [V, D]."""
+        return self.model.get_parameter("model.embed_tokens.weight")
+
+    @contextmanager
+    def activated(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """While it lasts, the gates of all layers go through another function."""
+        gates = [op for _, op in self.model.ops() if isinstance(op, ActivatedProjections)]
+        own = [op.function for op in gates]
+        for op in gates:
+            op.function = function
+        try:
+            yield
+        finally:
+            for op, before in zip(gates, own, strict=True):
+                op.function = before
+
+    @contextmanager
+    def without_feed_forward(self) -> Iterator[None]:
+        """While it lasts, the feed-forward part of every layer gives nothing."""
+        handles = [
+            block.mlp.register_forward_hook(lambda _, __, output: torch.zeros_like(output)) for block in self.blocks
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

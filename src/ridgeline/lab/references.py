@@ -1,0 +1,157 @@
+"""What exercises are held against: the engine's own ops and rules, asked with plain lists."""
+
+from bisect import bisect_left
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ridgeline.checkpoint import read_config
+from ridgeline.diffusion.guidance import Guidance, guide
+from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.sampling.candidates import Candidates, weigh
+from ridgeline.models import Fields, build
+from ridgeline.models.bill import bill
+from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.ops.attend import attend_segment
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.features import Touched
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kv import KVSpec, deal_layers
+from ridgeline.ops.norm import RMSNorm
+from ridgeline.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.ops.work import Reach, Work
+from ridgeline.roofline.critical import balance
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
+
+Vector = list[float]
+
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
+)  # fmt: skip
+
+
+def sizes(name: str) -> dict[str, int]:
+    """Of a model of the catalogue, as its config has them."""
+    values = read_config(name).values
+    return {key: values[key] for key in _SIZES} | {"head_dim": values["hidden_size"] // values["num_attention_heads"]}
+
+
+def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
+    """The attention op: one query, as the last of the positions."""
+    return causal([query], keys, values)[0]
+
+
+def causal(queries: list[Vector], keys: list[Vector], values: list[Vector]) -> list[Vector]:
+    """The attention op: queries as the last of the positions, each of which sees itself and those before."""
+    spec = KVSpec(1, len(queries[0]), len(values[0]), Reach("causal"), torch.float32)
+    q_QHD = torch.tensor(queries)[:, None]
+    out_QHW = attend_segment(Attention(0, 1, spec), q_QHD, torch.tensor([keys]), torch.tensor([values]))
+    return [[float(x) for x in row] for row in out_QHW[:, 0]]
+
+
+def gated(gate: Vector, up: Vector) -> Vector:
+    """The activation of Llama's gates."""
+    return [float(x) for x in ACTIVATIONS["silu"](torch.tensor(gate)) * torch.tensor(up)]
+
+
+def nearest(rows: list[Vector], vector: Vector, without: list[int]) -> int:
+    """By torch's cosine."""
+    cosines = torch.cosine_similarity(torch.tensor(rows), torch.tensor([vector]), dim=1)
+    cosines[without] = -2.0
+    return int(cosines.argmax())
+
+
+def normalised(x: Vector, weight: Vector, eps: float) -> Vector:
+    """The norm op."""
+    norm = RMSNorm(len(x), eps, torch.float32)
+    norm.weight = torch.nn.Parameter(torch.tensor(weight), requires_grad=False)
+    return [float(value) for value in norm(torch.tensor([x]))[0]]
+
+
+def rotated(x: Vector, position: int, theta: float) -> Vector:
+    """The rotary op."""
+    angles = RotaryTable(Rope(len(x), theta))(torch.tensor([position]))
+    return [float(value) for value in rotate(torch.tensor([[x]]), angles)[0, 0]]
+
+
+def drawn(logits: Vector, temperature: float, u: float) -> int:
+    """The sampler's candidates."""
+    logits_V = np.array(logits, dtype=np.float32)
+    if temperature == 0:
+        return int(logits_V.argmax())
+    weights_V = weigh(logits_V, logits_V.max(), temperature, np.empty_like(logits_V))
+    candidates = Candidates.of(None, logits_V, weights_V)
+    return candidates.token(candidates.draw(u))
+
+
+def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
+    """The attention op over all of it."""
+    return attention(query, [*keys, key], [*values, value])
+
+
+def users(left: float, model: str, context: int, page: int) -> int:
+    """The pages of the model's keys and values that fit."""
+    layout = kv_layout(build(read_config(model)), left, page)
+    return layout.users(context, context)
+
+
+def paged(length: int, page: int) -> tuple[int, int]:
+    """Pages of the engine's layout for a request, and the positions in them that hold nothing."""
+    layout = deal_layers([KVSpec(1, 4, 4, Reach("causal"), torch.float32)], page, 1 << 20)
+    pages = layout.kept(length, 1)
+    return pages, pages * page - length
+
+
+def touched(experts: int, each: int, batch: int) -> float:
+    """What the experts op counts its weights with."""
+    return Touched(experts, each).of(batch)
+
+
+def parameters(config: dict[str, int]) -> int:
+    """The bill of a model with these sizes, head and embedding apart."""
+    return bill(build(_llama(config, 8192))).total
+
+
+def stored_bytes(outputs: int, inputs: int, bits: int, group: int, scale_bits: int) -> float:
+    """A format of weights."""
+    return WeightFormat("made", bits, (1, group), scale_bits).nbytes(outputs, inputs)
+
+
+def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
+    """The pipeline's guidance, around a denoiser that says what it is told."""
+
+    def denoiser(_: Tensor, __: float, text: Tensor) -> Tensor:
+        return text
+
+    acts = scale > 1  # else one pass is enough
+    given = torch.tensor(positive), torch.tensor(negative) if acts else None
+    followed = guide(denoiser, Guidance(scale, "" if acts else None), *given)(torch.zeros(len(positive)), 0.5)
+    return [float(value) for value in followed]
+
+
+def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, bandwidth: float) -> int | None:
+    """By the engine's balance of arithmetic and memory."""
+    card = Device("made", "made", "gpu", {"bf16": peak}, bandwidth, 80e9)
+
+    def holds(batch: int) -> bool:
+        step = Cost({"bf16": batch * flops}, weight_bytes=weights, kv_read_bytes=batch * kv)
+        return balance([step], card) >= 1
+
+    if not holds(1 << 40):
+        return None
+    return 1 + bisect_left(range(1, 1 << 40), True, key=holds)
+
+
+def decode_bytes(config: dict[str, int], context: int) -> int:
+    """The price of a model with these sizes."""
+    price = Price(build(_llama(config, context)))
+    return round(price.step(Work.decode([context])).memory_bytes)
+
+
+def _llama(config: dict[str, int], context: int) -> Fields:
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+    values = {**kind, "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **config}
+    return Fields(values, "these sizes")

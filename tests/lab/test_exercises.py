@@ -1,0 +1,83 @@
+"""Exercises: solutions pass their own check, which is held against the engine; stubs do not, and say so."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ridgeline.cli.main import build_app
+from ridgeline.lab.exercise import EXERCISES, FOLDER, check, read_function, same, solution_of, stub_of
+
+APP = build_app(("lab",))
+
+
+def test_there_is_a_solution_of_each_and_no_other() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(EXERCISES)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_is_right_and_the_stub_is_not(name: str, tmp_path: Path) -> None:
+    exercise = EXERCISES[name]
+    path = tmp_path / exercise.file
+    path.write_text(solution_of(exercise))
+    assert check(exercise, read_function(exercise, path), path) == ""
+    path.write_text(stub_of(exercise))
+    assert "still to be written" in check(exercise, read_function(exercise, path), path)
+    assert stub_of(exercise).count("NotImplementedError") == 1
+    assert len(exercise.cases) >= 3
+
+
+def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written, checked, wrong, right; never written over."""
+    monkeypatch.chdir(tmp_path)
+
+    def lab(*arguments: str) -> tuple[int, str]:
+        ended = CliRunner().invoke(APP, ["lab", "exercise", *arguments])
+        return ended.exit_code, ended.stdout or str(ended.exception)
+
+    assert all(name in lab()[1] for name in EXERCISES)
+    assert lab("attention")[0] == 0
+    assert "is there already" in lab("attention")[1]
+    code, said = lab("attention", "--check")
+    assert (code, "still to be written" in said) == (1, True)
+    right = solution_of(EXERCISES["attention"])
+    Path("attention.py").write_text(right.replace("math.sqrt(len(query))", "1"))
+    code, said = lab("attention", "--check")
+    assert (code, "the engine gives" in said) == (1, True)
+    Path("attention.py").write_text(right)
+    assert lab("attention", "--check") == (0, "right: attention and the engine agree in 4 cases\n")
+    assert "there is no exercise 'flying'" in lab("flying")[1]
+    assert "there is no nowhere.py" in lab("attention", "--check", "--file", "nowhere.py")[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("def attention(:", r"attention.py \(line 1\): SyntaxError"),
+        ("import nothing_of_the_sort", r"attention.py \(line 1\): ModuleNotFoundError"),
+        ("attention = 3", "has no function attention"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(tmp_path: Path, code: str, says: str) -> None:
+    path = tmp_path / "attention.py"
+    path.write_text(code)
+    with pytest.raises(ValueError, match=says):
+        read_function(EXERCISES["attention"], path)
+
+
+def test_an_error_in_it_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "attention.py"
+    path.write_text("def attention(query, keys, values):\n    return 1 / 0\n")
+    said = check(EXERCISES["attention"], read_function(EXERCISES["attention"], path), path)
+    assert said.endswith("raises ZeroDivisionError: division by zero (line 2)")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "equal"),
+    [
+        ([1.0, 2.0], [1.0, 2.000001], True), ([1.0], [1.0, 2.0], False), ((1, 2), [1, 2], True), ("a", "a", True),
+        (1, 1.00001, True), (True, 1, False), (None, None, True), ([[1]], [[2]], False), (None, 0.0, False),
+    ],
+)  # fmt: skip
+def test_what_is_the_same(given: object, wanted: object, equal: bool) -> None:
+    assert same(given, wanted) is equal
