@@ -27,7 +27,7 @@ class Waits:
 
 def arrive(ledger: Ledger, budget: int) -> Waits:
     """Steps of at most `budget` positions: one for each user, the rest for the prompt, as the scheduler deals them."""
-    done, seconds = 0, []
+    done, seconds = 0, list[float]()
     while done < PROMPT:
         chunk = min(PROMPT - done, budget - USERS)
         users = [Segment(1, CONTEXT + len(seconds))] * USERS
