@@ -106,6 +106,7 @@ def _exercises() -> Iterator[Exercise]:
         references.users,
     )  # fmt: skip
     yield Exercise("paged", ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)), references.paged)
+    yield Exercise("chunks", ((100, 32, 4), (64, 16, 1), (10, 64, 3), (300, 128, 8)), references.chunks)
     yield Exercise("touched", ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)), references.touched)
     yield Exercise(
         "parameters",

@@ -19,7 +19,8 @@ def rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
     groups_NG = weight_OI.reshape(-1, group)
     largest = 2 ** (bits - 1) - 1
     scale_N1 = groups_NG.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
-    return ((groups_NG / scale_N1).round() * scale_N1).view_as(weight_OI)
+    rounded_OI: Tensor = ((groups_NG / scale_N1).round() * scale_N1).view_as(weight_OI)
+    return rounded_OI
 
 
 @contextmanager

@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint import read_config
+from ridgeline.checkpoint import load_model, read_config
 from ridgeline.diffusion.guidance import Guidance, guide
+from ridgeline.engine.bare import engine_around
 from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, weigh
+from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.activation import ACTIVATIONS
@@ -103,6 +106,23 @@ def paged(length: int, page: int) -> tuple[int, int]:
     layout = deal_layers([KVSpec(1, 4, 4, Reach("causal"), torch.float32)], page, 1 << 20)
     pages = layout.kept(length, 1)
     return pages, pages * page - length
+
+
+def chunks(prompt: int, budget: int, users: int) -> list[int]:
+    """The engine's scheduler, with the built-in model to run what it plans."""
+    model, works = load_model("tales"), list[Work]()
+    layout = kv_layout(model, 1e12, most_tokens=4096)
+    limits = Limits(tokens=budget)
+    engine = engine_around(model, layout, limits, prefix_cache=False, on_step=lambda record: works.append(record.work))
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=100)
+    for user in range(users):
+        engine.add([user + 1], params)
+    engine.step()  # all of them have their first token, and read along from now on
+    works.clear()
+    long = engine.add([position + 1 for position in range(prompt)], params)
+    while not any(event.request == long for event in engine.step()):
+        pass
+    return [work.tokens - users for work in works]
 
 
 def touched(experts: int, each: int, batch: int) -> float:
