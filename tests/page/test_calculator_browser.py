@@ -203,11 +203,19 @@ def test_a_vague_name_opens_the_exact_ones(open_page: OpenPage, one_file: str) -
     assert card.input_value() == "h100-pcie"
 
 
-def test_a_lever_is_a_ghost_and_a_click_applies_it(open_page: OpenPage, one_file: str) -> None:
+def test_a_lever_is_a_ghost_that_can_be_kept_and_a_click_applies_it(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
     lever = page.get_by_role("button", name="2 cards")
     lever.hover()
     page.locator(".roofline .ghost").wait_for()
+    page.locator(".sentence").hover()
+    page.locator(".roofline .ghost").wait_for(state="detached")
+    lever.press("Shift+Enter")
+    users_of(page).press("PageUp")
+    page.locator(".roofline .ghost").get_by_text("one user").wait_for()  # it stays, as it was
+    lever.press("Shift+Enter")
+    users_of(page).focus()
+    page.locator(".roofline .ghost").wait_for(state="detached")
     lever.click()
     page.locator(".sentence").get_by_text("2 × NVIDIA A100 SXM 80GB").wait_for()
 

@@ -56,15 +56,15 @@ export function figuresOf({ serving, decode, card, asked, state }, seller = card
   return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollarsPerMillion(hourly, rate) };
 }
 
-export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
+export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange }) {
   const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
   return html`<section class="card levers" aria-labelledby="levers-title">
     <h2 id="levers-title">Levers</h2>
-    <p class="lead">What each would change, as factors; above 1 is better. Point at one to see it in the pictures.</p>
+    <p class="lead">What each would change, as factors; above 1 is better. Point at one to see it in the pictures; a click with Shift keeps it there, another lets it go.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
       <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr></thead>
       <tbody onMouseLeave=${() => onGhost(null)}>
-        ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onChange }} />`)}
+        ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onPin, onChange }} />`)}
       </tbody>
     </table></div>
     <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced. Times are ${trustOf(setting, "serving")}.</p>
@@ -72,7 +72,7 @@ export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
 }
 
 /** It takes its turn: six of them are more than a frame has time for. */
-const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onChange }) {
+const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onPin, onChange }) {
   const [name, own] = row;
   const last = useRef(null);
   const other = leverSetting(setting, all, row, tableOf, last.current);
@@ -84,7 +84,7 @@ const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onCha
   return html`<tr onMouseEnter=${show}>
     <th scope="row" class="words">
       ${own
-        ? html`<button type="button" class="quiet lever" onFocus=${show} onBlur=${() => onGhost(null)} onClick=${() => onChange(own)}>${name}</button>`
+        ? html`<button type="button" class="quiet lever" onFocus=${show} onBlur=${() => onGhost(null)} onClick=${({ shiftKey }) => (shiftKey ? found && onPin(other) : onChange(own))}>${name}</button>`
         : html`<span class="lever">${name}</span>`}
     </th>
     ${cells

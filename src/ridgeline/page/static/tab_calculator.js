@@ -112,7 +112,10 @@ export function view({ source, context, active, state: said, set }) {
   const [tableOf, give] = useTables(source);
   const [state, drag] = useDragged(said, set);
   const [touched, setTouched] = useState(false);
-  const [ghost, setGhost] = useState(null);
+  const [pointed, setGhost] = useState(null);
+  const [pinned, setPinned] = useState(null);
+  const pin = useCallback((other) => setPinned((before) => (before ? null : other)), []);
+  const ghost = pointed ?? pinned;
   const table = tableOf(state);
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
@@ -148,7 +151,7 @@ export function view({ source, context, active, state: said, set }) {
       </div>
       <div class="under">
         <${LoadChart} setting=${shown} now=${state} ghost=${ghost} onChange=${change} />
-        <${Levers} setting=${shown} ...${{ all, tableOf, has, onGhost: setGhost, onChange: change }} />
+        <${Levers} setting=${shown} ...${{ all, tableOf, has, onGhost: setGhost, onPin: pin, onChange: change }} />
         <${WhyInTurn} setting=${shown} />
         <${RaceInTurn} setting=${shown} all=${all} cards=${names} rival=${state.rival} onRival=${challenge} ...${{ source, context }} />
         <${TakeInTurn} setting=${shown} />
