@@ -20,6 +20,7 @@ def test_the_guides_questions_are_fair() -> None:
     assert faults(quizzes) == []
     assert quizzes.keys() <= {path.stem for path in chapters()}
     assert all(len(questions) >= 6 for questions in quizzes.values())
+    assert sum(map(len, quizzes.values())) >= 100
 
 
 # -- what is not fair -------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ COMMANDS = {
     "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
     "env": "Say what this machine is and which versions are installed: what a bug report needs.",
     "completion": "Print the script with which a shell completes commands and options.",
-    "lab": "Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.",
     "quiz": "Ask the questions of a chapter, and say of each answer whether it is right, and why.",
     "guide": "Open the guide in a browser, or say where it is or how it is made.",
+    "lab": "Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.",
     "page": "The page in a browser as one file, and what it is fed with: prices as tables.",
     "bench": "Measure a server under load, or the engine against the roofs of this machine.",
 }
