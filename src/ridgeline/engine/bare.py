@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from ridgeline.engine.capturing import CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine, Executor
 from ridgeline.engine.events import StepRecord
@@ -9,6 +10,7 @@ from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
@@ -32,9 +34,9 @@ def engine_around(
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a DecodingRunner with the model. guides, adapters: as Engine."""
+    plans; by default what `runner_of` gives. guides, adapters: as Engine."""
     return Engine(
-        executor or DecodingRunner(model, layout),
+        executor or runner_of(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,
@@ -58,11 +60,18 @@ def engine_around(
 MakeExecutor = Callable[[Model, KVLayout], Executor]
 
 
+def runner_of(model: Model, layout: KVLayout) -> Runner:
+    """What runs the plans of a model where it is: decode steps are made again where they can be, as recorded calls of
+    our kernels on the processor, as CUDA graphs on a card."""
+    on_card = next(model.parameters()).device.type == "cuda"
+    return CapturingRunner(model, layout) if on_card else DecodingRunner(model, layout)
+
+
 def bare_engine(
     model: Model,
     positions: int,
     on_step: Callable[[StepRecord], None] | None = None,
-    executor: MakeExecutor = DecodingRunner,
+    executor: MakeExecutor = runner_of,
 ) -> Engine:
     """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
@@ -75,7 +84,7 @@ def drive(
     prompts: Sequence[int],
     tokens: int,
     now: Callable[[], float],
-    executor: MakeExecutor = DecodingRunner,
+    executor: MakeExecutor = runner_of,
 ) -> Iterator[tuple[Work, float]]:
     """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
     asked, and its seconds by the clock `now`, scheduler and sampler included."""
