@@ -14,6 +14,6 @@ def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: t
     nobody waits, and the memory is used again only when they are there (torch's caching host allocator sees to it)."""
     own = torch.from_numpy(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else None
     tensor = torch.tensor(numbers, dtype=dtype) if own is None else own.to(dtype or own.dtype)
-    if device.type == "cuda" and torch.cuda.is_available():
+    if device.type == "cuda" and tensor.numel() and torch.cuda.is_available():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
