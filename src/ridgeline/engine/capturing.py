@@ -10,7 +10,7 @@ Shapes: B sequences of a bucket, one position of each, G groups of layers, V voc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -183,7 +183,7 @@ class CapturingRunner(Runner):
         self._tables = SeatedTables(layout.groups, widths, self.device) if self._captures else None
         self._inputs: dict[int, DecodeInputs] = {}
         self._known: dict[int, Capture] = {}
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None  # the memory that all graphs share
 
     @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
