@@ -145,7 +145,7 @@ def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
     return host, statistics.median(errors)
 
 
-def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Constants that are not below 0 and leave the least squares: of so few every choice of zeros is tried."""
     count = features.shape[1]
     best, found = float("inf"), np.zeros(count)

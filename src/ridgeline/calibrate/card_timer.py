@@ -69,7 +69,7 @@ class CardTimer:
 
     def _noted(self, part: Part, forward: Any) -> Any:
         def call(*arguments: Any) -> Any:
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = _event(), _event()
             start.record()
             result = forward(*arguments)
             end.record()
@@ -82,7 +82,7 @@ class CardTimer:
         """Seconds of every call of each part in a run of the step."""
         self._events.clear()
         _wait(asking)
-        nothing = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        nothing = _event(), _event()
         for event in nothing:
             event.record()
         step()
@@ -106,12 +106,12 @@ def _seconds_to_ask(step: Callable[[], object]) -> float:
 
 def _wait(seconds: float) -> None:
     """Have the card do nothing for a while, and somewhat longer."""
-    torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))
+    torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))  # type: ignore[no-untyped-call]
 
 
 def _whole(step: Callable[[], object], asking: float) -> float:
     _wait(asking)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = _event(), _event()
     start.record()
     step()
     end.record()
@@ -119,8 +119,12 @@ def _whole(step: Callable[[], object], asking: float) -> float:
     return _between((start, end))
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _between(pair: Pair) -> float:
-    return pair[0].elapsed_time(pair[1]) / 1e3
+    return float(pair[0].elapsed_time(pair[1])) / 1e3
 
 
 def _in_proportion(

@@ -228,7 +228,7 @@ class CapturingRunner(Runner):
 
     def captured(self, step: Callable[[], Tensor]) -> Capture:
         """A step as a graph. It runs once before, because what is compiled or reserved at first is not captured."""
-        stream = torch.cuda.Stream(self.device)
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             step()

@@ -143,8 +143,9 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     numbers = staged(np.concatenate([rows[:, order].ravel(), pages]), tables.slots_N.device)
     table_4B, flat = numbers[: rows.size].view(4, -1), numbers[rows.size :]
     ones = counts.count(1)
+    offset_C, length_C, row_C, count_C = table_4B[:, ones:].unbind()
     return Seen(
         flat,
         One(*table_4B[:3, :ones].unbind()) if ones else None,
-        Several(*table_4B[:, ones:].unbind(), max(counts)) if ones < len(counts) else None,
+        Several(offset_C, length_C, row_C, count_C, max(counts)) if ones < len(counts) else None,
     )

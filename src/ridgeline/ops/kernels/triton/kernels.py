@@ -42,10 +42,9 @@ class TritonKernels:
 
 
 def _product(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
-    rows, coded = len(x_TI), own.codes is not None
-    if rows == 1 or (coded and 1 < rows <= product.FEW_TILE[0]):
+    if product.takes(own, len(x_TI)):
         return product.few_products(x_TI, own, out)
-    weight = product.widened(own, x_TI.shape[1], x_TI.dtype) if coded else own.weight
+    weight = own.weight if own.codes is None else product.widened(own, x_TI.shape[1], x_TI.dtype)
     if out != x_TI.dtype and own.bias is None and x_TI.is_cuda:
         return torch.mm(x_TI, weight.t(), out_dtype=out)
     return functional.linear(x_TI, weight, own.bias).to(out)
