@@ -5,7 +5,8 @@ the engine, scheduler and sampler included, greedy: the median of several. What 
 `ridgeline calibrate --device cuda`, whose trials have neither shape. Roofs are probed before each model. Transformers
 runs the same shape with SDPA and a static cache, op by op, its logits left on the card.
 
---write puts the tables into gpu.md, --out the figures into a JSON file. Where torch sees no card it says so and ends.
+--write puts the tables into gpu.md, --out the figures into a JSON file, both after every row. --priced FILE measures
+nothing: it prices the steps of such a file again, as the card is calibrated now. Where torch sees no card it says so.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,16 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
-from ridgeline.ops.work import Work
+from ridgeline.models.building import build_to_run
+from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
 
 MODELS = ("llama-3.1-8b", "qwen3-0.6b")
 BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
 PROMPTS = (128, 512, 2048, 8192)
 MIXED = (32, 1024)  # sequences that decode, and the prompt that comes
-STEPS, REPEATS = 16, 5
+STEPS, REPEATS = 24, 5
 PAGE = Path(__file__).with_name("gpu.md")
 
 
@@ -45,7 +48,7 @@ PAGE = Path(__file__).with_name("gpu.md")
 class Row:
     """A step of a model. seconds: measured, the median. spread: between the quartiles, over the median. expected: its
     price; None where the card is not calibrated. host: the part of that which no op has. moved: bytes of weights, keys
-    and values. flops: of the step. theirs: transformers' seconds, None where it was not run."""
+    and values. flops: of the step. work: what it asked. theirs: transformers' seconds, None where it was not run."""
 
     model: str
     step: str
@@ -56,6 +59,7 @@ class Row:
     host: float | None
     moved: float
     flops: float
+    work: Work
     theirs: float | None = None
 
 
@@ -87,7 +91,8 @@ def steps_of(engine: Engine, works: list[Work]) -> Iterator[tuple[Work, float]]:
 
 
 def measured(loaded: Loaded, works: list[Work], device: Device | None, name: str) -> Iterator[Row]:
-    """The rows of a model: decode alone, prefill alone, and both in one step."""
+    """The rows of a model: decode alone, prefill alone, and both in one step. The first steps of each are not counted:
+    they compile kernels and capture graphs."""
     engine, vocabulary = loaded.engine, loaded.engine.vocabulary
 
     def add(length: int, tokens: int) -> None:
@@ -96,22 +101,15 @@ def measured(loaded: Loaded, works: list[Work], device: Device | None, name: str
 
     def row(step: str, found: list[tuple[Work, float]]) -> Row:
         work, seconds = found[len(found) // 2][0], [each for _, each in found]
-        cost = loaded.price.step(work)
-        priced = None if device is None else loaded.price.on(device, work)
         median = statistics.median(seconds)
-        return Row(
-            name, step, work.tokens, median, spread(seconds) / median,
-            None if priced is None else priced.expected, None if priced is None else priced.host,
-            cost.memory_bytes, sum(cost.flops.values()),
-        )  # fmt: skip
+        blank = Row(name, step, work.tokens, median, spread(seconds) / median, None, None, 0.0, 0.0, work)
+        return priced(blank, loaded.price, device)
 
     for batch in BATCHES:
-        for turn in range(2):
-            for _ in range(batch):
-                add(CONTEXT - STEPS // 2, STEPS)
-            found = [each for each in steps_of(engine, works) if each[0].decodes and each[0].sequences == batch]
-            if turn:
-                yield row(f"decode {batch} x 1 of {CONTEXT}", found[1:])
+        for _ in range(batch):
+            add(CONTEXT - STEPS // 2, STEPS)
+        found = [each for each in steps_of(engine, works) if each[0].decodes and each[0].sequences == batch]
+        yield row(f"decode {batch} x 1 of {CONTEXT}", found[3:])
     for length in PROMPTS:
         found = []
         for _ in range(REPEATS + 1):
@@ -119,16 +117,28 @@ def measured(loaded: Loaded, works: list[Work], device: Device | None, name: str
             found += [each for each in steps_of(engine, works) if each[0].tokens == length]
         yield row(f"prefill {length}", found[1:])
     running, prompt = MIXED
+    for _ in range(running):
+        add(CONTEXT - REPEATS, 3 * REPEATS)
     found = []
-    for _ in range(REPEATS + 1):
-        for _ in range(running):
-            add(CONTEXT, 6)
-        for count, each in enumerate(steps_of(engine, works)):
-            if each[0].tokens == running + prompt:
-                found.append(each)
-            if count == 2:
-                add(prompt, 1)
+    for each in steps_of(engine, works):
+        if each[0].tokens == running + prompt:
+            found.append(each)
+        if each[0].sequences >= running and len(found) <= REPEATS:
+            add(prompt, 1)
     yield row(f"mixed: decode {running} of {CONTEXT}, prefill {prompt}", found[1:])
+
+
+def priced(row: Row, price: Price, device: Device | None) -> Row:
+    """A row with what its step costs and, where the card is calibrated, what is expected of it."""
+    cost = price.step(row.work)
+    expected = None if device is None else price.on(device, row.work)
+    return replace(
+        row,
+        expected=None if expected is None else expected.expected,
+        host=None if expected is None else expected.host,
+        moved=cost.memory_bytes,
+        flops=sum(cost.flops.values()),
+    )
 
 
 def spread(seconds: list[float]) -> float:
@@ -187,11 +197,13 @@ def timed(call: Callable[[], object]) -> float:
     return statistics.median(seconds[2:])
 
 
-def theirs(name: str) -> dict[str, float]:
+def theirs(name: str) -> Iterator[tuple[str, float]]:
     """Transformers' seconds by our names of the steps, of those that say the most."""
     model = Transformers(name)
-    found = {f"decode {batch} x 1 of {CONTEXT}": model.seconds(batch, 1, CONTEXT - 1) for batch in (1, 16, 64)}
-    return found | {f"prefill {length}": model.seconds(1, length, 0) for length in (512, 2048)}
+    for batch in (1, 16, 64):
+        yield f"decode {batch} x 1 of {CONTEXT}", model.seconds(batch, 1, CONTEXT - 1)
+    for length in (512, 2048):
+        yield f"prefill {length}", model.seconds(1, length, 0)
 
 
 def tables(rows: list[Row], around: dict[str, Roofs], title: str, command: str) -> str:
@@ -237,50 +249,117 @@ def freed() -> None:
     torch.cuda.empty_cache()
 
 
-def run(models: list[str], compare: bool) -> tuple[list[Row], dict[str, Roofs]]:
-    """Every row of these models."""
-    timer = Timer(torch.device("cuda"), 1)
-    try:
-        device: Device | None = this_accelerator()
-    except Uncalibrated as error:
-        device = None
-        print(error)
-    rows: list[Row] = []
-    around: dict[str, Roofs] = {}
-    for name in models:
-        around[name] = roofs(timer)
-        rows += ours(name, device)
-        freed()
-        if compare:
-            rows = _with_theirs(rows, name)
-    return rows, around
+class Report:
+    """What was measured so far, on the screen and in files."""
+
+    def __init__(self, page: bool, out: Path | None) -> None:
+        """page: whether gpu.md is written. out: the figures as JSON."""
+        self.rows: list[Row] = []
+        self.roofs: dict[str, Roofs] = {}
+        self._page, self._out, self._began = page, out, time.perf_counter()
+
+    def say(self, text: str) -> None:
+        """A line, with the seconds since the beginning."""
+        print(f"{time.perf_counter() - self._began:5.0f} s  {text}", flush=True)
+
+    def add(self, row: Row) -> None:
+        """Say a row, and keep it in the files."""
+        told = "" if row.expected is None else f", expected {row.expected * 1e3:.3f}"
+        self.say(f"{row.model}: {row.step}: {row.seconds * 1e3:.3f} ms{told}")
+        self.rows.append(row)
+        self.write()
+
+    def set_theirs(self, name: str, step: str, seconds: float) -> None:
+        """Transformers' seconds of a step that has a row."""
+        self.say(f"{name}: {step}: transformers {seconds * 1e3:.3f} ms")
+        same = (name, step)
+        self.rows = [replace(row, theirs=seconds) if (row.model, row.step) == same else row for row in self.rows]
+        self.write()
+
+    def page(self) -> str:
+        """The tables."""
+        return tables(self.rows, self.roofs, torch.cuda.get_device_name(), "make bench-gpu")
+
+    def write(self) -> None:
+        """Both files, as far as they are wanted."""
+        if self._page:
+            PAGE.write_text(self.page(), encoding="utf-8")
+        if self._out is not None:
+            figures: dict[str, Any] = {
+                "card": torch.cuda.get_device_name(),
+                "roofs": {name: asdict(roof) for name, roof in self.roofs.items()},
+                "rows": [
+                    {each.name: getattr(row, each.name) for each in fields(row)} | {"work": _told(row.work)}
+                    for row in self.rows
+                ],
+            }
+            self._out.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
-def ours(name: str, device: Device | None) -> list[Row]:
+def _told(work: Work) -> dict[str, Any]:
+    """What a step asked as JSON has it."""
+    attention = [[asdict(reach), asdict(own)] for reach, own in work.attention.items()]
+    return {"rows": dict(work.rows), "sequences": work.sequences, "attention": attention}
+
+
+def _heard(told: dict[str, Any]) -> Work:
+    """The opposite."""
+    attention = {
+        Reach(**reach): AttentionWork(**{name: AttentionSum(**each) for name, each in own.items()})
+        for reach, own in told["attention"]
+    }
+    return Work(told["rows"], told["sequences"], attention)
+
+
+def ours(name: str, device: Device | None, report: Report) -> None:
     """Every row of a model, by the engine."""
     works: list[Work] = []
     limits = Limits(tokens=2 * PROMPTS[-1], requests=BATCHES[-1])
     settings = EngineSettings(device="cuda", prefix_cache=False, limits=limits, context=2 * PROMPTS[-1])
     loaded = load_engine(name, settings, dummy_weights=True, on_step=lambda record: works.append(record.work))
-    print(f"{name}: {loaded.layout.describe(loaded.engine.context)}", flush=True)
-    rows = []
+    report.say(f"{name}: {loaded.layout.describe(loaded.engine.context)}")
     for row in measured(loaded, works, device, name):
-        rows.append(row)
-        told = "" if row.expected is None else f", expected {row.expected * 1e3:.3f}"
-        print(f"{name}: {row.step}: {row.seconds * 1e3:.3f} ms{told}", flush=True)
-    return rows
+        report.add(row)
 
 
-def _with_theirs(rows: list[Row], name: str) -> list[Row]:
+def beside(name: str, report: Report) -> None:
+    """Transformers, where it runs."""
     try:
-        found = theirs(name)
+        for step, seconds in theirs(name):
+            report.set_theirs(name, step, seconds)
     except Exception as error:  # another library's: our rows are not to be lost by it
-        print(f"transformers did not run {name}: {type(error).__name__}: {error}")
-        found = {}
-    freed()
-    for step, seconds in found.items():
-        print(f"{name}: {step}: transformers {seconds * 1e3:.3f} ms", flush=True)
-    return [Row(**(asdict(row) | {"theirs": found.get(row.step)})) if row.model == name else row for row in rows]
+        report.say(f"transformers did not run {name}: {type(error).__name__}: {error}")
+
+
+def run(models: list[str], compare: bool, report: Report) -> None:
+    """Every row of these models, then transformers'."""
+    timer = Timer(torch.device("cuda"), 1)
+    device = calibrated()
+    for name in models:
+        report.roofs[name] = roofs(timer)
+        ours(name, device, report)
+        freed()
+    for name in models if compare else ():
+        beside(name, report)
+        freed()
+
+
+def calibrated() -> Device | None:
+    """The card as it is calibrated; None, and a line, where it is not."""
+    try:
+        return this_accelerator()
+    except Uncalibrated as error:
+        print(error)
+        return None
+
+
+def priced_again(path: Path, report: Report) -> None:
+    """The rows of a file, priced as the card is calibrated now."""
+    figures, device = json.loads(path.read_text(encoding="utf-8")), calibrated()
+    report.roofs = {name: Roofs(**roof) for name, roof in figures["roofs"].items()}
+    prices = {name: Price(build_to_run(open_source(name).config)) for name in report.roofs}
+    for told in figures["rows"]:
+        report.add(priced(Row(**(told | {"work": _heard(told["work"])})), prices[told["model"]], device))
 
 
 def main() -> None:
@@ -290,22 +369,17 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--out", type=Path, help="figures as JSON")
+    parser.add_argument("--priced", type=Path, help="such a file, to be priced again")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         print("torch sees no CUDA device here: nothing was measured")
         return
-    rows, around = run(asked.models, not asked.alone)
-    page = tables(rows, around, torch.cuda.get_device_name(), "make bench-gpu")
-    print(page)
-    if asked.write:
-        PAGE.write_text(page, encoding="utf-8")
-    if asked.out is not None:
-        figures: dict[str, Any] = {
-            "card": torch.cuda.get_device_name(),
-            "roofs": {name: asdict(roof) for name, roof in around.items()},
-            "rows": [asdict(row) for row in rows],
-        }
-        asked.out.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    report = Report(asked.write, asked.out)
+    if asked.priced is None:
+        run(asked.models, not asked.alone, report)
+    else:
+        priced_again(asked.priced, report)
+    print(report.page())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 
 SHAPES = ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096), (4096, 128256))
 ROW_TILES = ((2, 1024), (4, 512), (4, 1024), (8, 512), (4, 2048), (8, 1024))
-FEW_TILES = ((16, 16, 256), (16, 32, 128), (16, 32, 256), (16, 64, 128))
+PREFILL_TILES = ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 4))
 COLD = 400 << 20  # bytes that calls go round: what comes again is not in a cache any more
 
 
@@ -52,20 +52,15 @@ def bf16(*shape: int) -> Tensor:
 
 
 def products() -> Iterator[str]:
-    """One row and a few, by tile, beside cuBLAS."""
+    """One row, by tile, beside cuBLAS."""
     for inputs, outputs in SHAPES:
         nbytes = 2 * inputs * outputs
         weights = [bf16(outputs, inputs) for _ in range(max(2, COLD // nbytes))]
-        for rows in (1, 2, 8):
-            x = bf16(rows, inputs)
-            told = [f"{inputs} -> {outputs}, {rows} rows: cuBLAS {_rate(nbytes, _each(weights, x, _by_torch))}"]
-            if rows == 1:
-                for product.ROW_TILE in ROW_TILES:
-                    told.append(f"{product.ROW_TILE} {_rate(nbytes, _each(weights, x, _by_us))}")
-            else:
-                for product.FEW_TILE in FEW_TILES:
-                    told.append(f"{product.FEW_TILE} {_rate(nbytes, _each(weights, x, _by_us))}")
-            yield "; ".join(told)
+        x = bf16(1, inputs)
+        told = [f"{inputs} -> {outputs}: cuBLAS {_rate(nbytes, _each(weights, x, _by_torch))}"]
+        for product.ROW_TILE in ROW_TILES:
+            told.append(f"{product.ROW_TILE} {_rate(nbytes, _each(weights, x, _by_us))}")
+        yield "; ".join(told)
 
 
 def _each(weights: Sequence[Tensor], x: Tensor, by: Callable[[Tensor, Tensor], object]) -> float:
@@ -97,7 +92,7 @@ def codes() -> Iterator[str]:
         assert own is not None
         held = sum(tensor.nbytes for tensor in made.values())
         told = [f"{name} {inputs} -> {outputs}"]
-        for rows in (1, 8, 64):
+        for rows in (1, 8, 16, 64, 65):
             x = bf16(rows, inputs)
             told.append(f"{rows} rows {_rate(held, seconds([lambda x=x, own=own: cards.products(x, (own,))] * 4))}")  # type: ignore[misc]
         yield "; ".join(told)
@@ -107,9 +102,8 @@ def attention() -> Iterator[str]:
     """Decodes by batch and context, and prefills, beside torch's SDPA over keys that lie together."""
     heads, kv_heads, dim, size = 32, 8, 128, 16
     pages = torch.randn(1 + 140_000 // size, 2, kv_heads, size, dim, device="cuda").bfloat16()
-    kernel = PagedAttention(
-        heads, Scoring("causal", 0, dim**-0.5, None, None), pages[:, 0], pages[:, 1], torch.bfloat16, None
-    )
+    given = heads, Scoring("causal", 0, dim**-0.5, None, None), pages[:, 0], pages[:, 1], torch.bfloat16, None
+    kernel = PagedAttention(*given)
     for batch, context in ((1, 512), (1, 8192), (16, 1024), (64, 512), (256, 512)):
         entries = -(-context // size)
         table = (torch.randperm(len(pages) - 1, device="cuda")[: batch * entries] + 1).int()
@@ -124,17 +118,31 @@ def attention() -> Iterator[str]:
         one = torch.zeros(1, device="cuda").int()
         seen = Seen(table, None, Several(one, one + length, one, one + length, length))
         q, kv = bf16(length, heads, dim), bf16(2, 1, kv_heads, length, dim)
-        taken = seconds([lambda q=q, seen=seen: kernel.attend(seen, q)])  # type: ignore[misc]
         q_heads = q.transpose(0, 1)[None].contiguous()
 
         def by_torch(q: Tensor = q_heads, kv: Tensor = kv) -> Tensor:
             return functional.scaled_dot_product_attention(q, kv[0], kv[1], is_causal=True, enable_gqa=True)
 
-        theirs, flops = seconds([by_torch]), 2.0 * heads * dim * length * (length + 1)
-        yield (
-            f"prefill {length}: {taken * 1e6:.0f} us {flops / taken / 1e12:.0f} TFLOP/s; "
-            f"SDPA {theirs * 1e6:.0f} us {flops / theirs / 1e12:.0f} TFLOP/s"
-        )
+        flops = 2.0 * heads * dim * length * (length + 1)
+        told = [f"prefill {length}: SDPA {_speed(flops, seconds([by_torch]))}"]
+        for tile in PREFILL_TILES:
+            tried = Tiled(*given)
+            tried.tile = tile
+            told.append(f"{tile} {_speed(flops, seconds([lambda q=q, seen=seen, by=tried: by.attend(seen, q)]))}")  # type: ignore[misc]
+        yield "; ".join(told)
+
+
+class Tiled(PagedAttention):
+    """Attention whose tiles of prompts are `tile`, as PagedAttention._tile says them."""
+
+    tile = PREFILL_TILES[0]
+
+    def _tile(self, queries: int) -> tuple[int, int, int, int]:
+        return self.tile
+
+
+def _speed(flops: float, taken: float) -> str:
+    return f"{taken * 1e6:.0f} us {flops / taken / 1e12:.0f} TFLOP/s"
 
 
 def small() -> Iterator[str]:
@@ -154,7 +162,7 @@ def main() -> None:
         print("torch sees no CUDA device here: nothing was measured")
         return
     with torch.inference_mode():
-        for lines in (small, attention, products, codes):
+        for lines in (codes, attention, small, products):
             for line in lines():
                 print(line, flush=True)
 
