@@ -12,7 +12,9 @@ from torch import Tensor
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
 from ridgeline.engine import placement
+from ridgeline.engine.bare import warm_up
 from ridgeline.engine.capturing import Capture, CapturingRunner
+from ridgeline.engine.events import StepRecord
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
@@ -131,6 +133,24 @@ def test_what_is_not_captured_runs_all_the_same(name: str) -> None:
         patch.setattr("ridgeline.engine.runner.for_cards", lambda _: None)
         here = complete(token_engine(model, runner=Plain), prompts, encoders=encoders)
     assert there == here
+
+
+@needs_triton
+def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not HAS_CARD:  # the interpreter takes a second for a few rows
+        monkeypatch.setattr("ridgeline.engine.bare._WARMING", (2, 3))
+    model = placed(small_model(LLAMA, 16))
+    engine = token_engine(model, runner=Keeping)
+    steps: list[StepRecord] = []
+    engine.on_step = steps.append
+    warm_up(engine)
+    assert_nothing_held(engine)
+    assert isinstance(engine.executor, Keeping)
+    assert engine.executor._known.keys() == {1}
+    assert steps == []
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    assert complete(engine, [[1, 2, 3]], params) == complete(token_engine(model, runner=Keeping), [[1, 2, 3]], params)
+    assert steps
 
 
 @needs_triton

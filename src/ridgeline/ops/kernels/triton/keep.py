@@ -66,7 +66,7 @@ def put(x_HD, pages, page_stride, scales, scale_stride, slot, scale, h_H, d_D, k
         tl.store(scales + at_H, scale_H.to(tl.bfloat16), mask=h_H < heads)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def keep_rows(
     q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, cos, sin, half, q_out, slots,
     k_pages, v_pages, k_stride, v_stride, k_scales, v_scales, scale_stride, k_scale, v_scale,

@@ -12,7 +12,7 @@ _TILE = 4096
 """Numbers that a program normalises at once, where vectors are shorter."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rms_norm(
     x, x_row, x_head, added, added_row, added_head, y, weight, eps, rows, heads, width,
     ADDS: tl.constexpr, FROM_ONE: tl.constexpr, CAST_LAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
