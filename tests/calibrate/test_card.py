@@ -55,6 +55,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     tiny = TRIALS[0]
     trials = (TinyTrial("tiny", tiny.config, (decode(1, 40), decode(4, 20), prefill(16), prefill(64)), 1),)
     monkeypatch.setattr(card, "CARD_TRIALS", trials)
+    monkeypatch.setattr(card, "HOST_TRIALS", trials)
     monkeypatch.setattr(card, "_DECODES", (1, 3))
     monkeypatch.setattr(card, "_PREFILLS", ((16,),))
     said: list[str] = []
@@ -74,11 +75,11 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
 
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:
-    """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and 9 us to ask for an
-    op."""
+    """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and to ask 300 us for
+    a step and 9 us for an op of it."""
     recorded = more.get("recorded", False)
     beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences)
-    whole = beside + (card_seconds if recorded else max(card_seconds, ops * 9e-6))
+    whole = beside + (card_seconds if recorded else max(card_seconds, 300e-6 + ops * 9e-6))
     return HostStep(Work({"tokens": tokens, "logits": sequences}, sequences), whole, card_seconds, ops, recorded)
 
 
@@ -89,6 +90,7 @@ def test_what_the_host_takes_is_found_again() -> None:
     host, error = fit_card_host(steps)
     assert host.step == pytest.approx(100e-6, rel=1e-3)
     assert host.op == pytest.approx(9e-6, rel=1e-2)
+    assert host.asked == pytest.approx(300e-6, rel=1e-2)
     assert host.token == pytest.approx(0.1e-6, rel=1e-2)
     assert error < 1e-3
 

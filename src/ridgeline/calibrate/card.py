@@ -16,7 +16,7 @@ from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
 from ridgeline.calibrate.steps import Stage
 from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import CARD_TRIALS, Trial, describe
+from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
 from ridgeline.engine.bare import bare_engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.ops.op import Op
@@ -63,7 +63,7 @@ def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
     fitted = fit_all(observed)
     report("the host", (timer.wall() - begin) / seconds)
     known = replace(bare, efficiency={name: one.efficiency for name, one in fitted.items()})
-    host = fit_card_host([step for trial in CARD_TRIALS[:2] for step in _host_steps(trial, timer, known)])
+    host = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
     report("done", 1.0)
     return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, _EVEN)
 
@@ -123,8 +123,8 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
 
 def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
     """What the host takes: for a step, a sequence and a position in it, before and after what the card does; and to ask
-    for an op of a step that is not captured, while the card runs those before it. And the median error of whole steps
-    without its sign.
+    for a step that is not captured and for an op of it, while the card runs those before it. And the median error of
+    whole steps without its sign.
 
     Steps whose ops take the card longer than the host needs to ask for them say the first three, as captured ones do;
     of the others what is left over is the host's asking.
@@ -139,9 +139,15 @@ def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
     def beside(s: HostStep) -> float:
         return step + sequence * s.work.sequences + token * (s.work.tokens - s.work.sequences)
 
-    op = statistics.median([(s.whole - beside(s)) / s.ops for s in asks]) if asks else 0.0
-    host = Host(step, max(0.0, op), max(0.0, sequence - token), token, 0.0, ahead=True)
-    errors = [abs(beside(s) + max(s.card, 0.0 if s.recorded else op * s.ops) - s.whole) / s.whole for s in steps]
+    asked, op = 0.0, 0.0
+    if asks:
+        taken = np.array([s.whole for s in asks])
+        of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
+        asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside(s) for s in asks]) / taken))
+    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True)
+    errors = [
+        abs(beside(s) + max(s.card, 0.0 if s.recorded else asked + op * s.ops) - s.whole) / s.whole for s in steps
+    ]
     return host, statistics.median(errors)
 
 

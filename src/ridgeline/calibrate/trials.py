@@ -196,3 +196,10 @@ CARD_TRIALS = (
     ),
 )
 """Those of a card, in bf16: a few layers of widths of which every kernel fills it, and of none that is judged."""
+
+HOST_TRIALS = (
+    *CARD_TRIALS[:2],
+    Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _CARD_STEPS, 0),
+)
+"""Those through whose engines the host of a card is measured: of few layers and of many, or what it takes for a step
+could not be told from what it takes for an op."""

@@ -5,6 +5,7 @@ one query, C sequences with several.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class PagedAttention:
         held = (None, None) if codes is None else (codes.k_scales_PKS1, codes.v_scales_PKS1)
         self.k_scales, self.v_scales = (k_PKSD if own is None else own for own in held)
 
-    @property
+    @cached_property
     def _pages(self) -> tuple[Any, ...]:
         return (
             self.k, self.v, self.k.stride(0), self.v.stride(0), self.k_scales, self.v_scales, self.k_scales.stride(0)
@@ -156,15 +157,15 @@ class PagedAttention:
             return max(least, min(32, rows)), 32, 4, 2
         return (128, 64, 8, 3) if max(least, rows) >= 128 else (max(least, min(64, rows)), 64, 4, 3)
 
-    @property
+    @cached_property
     def _sinks(self) -> Tensor:
         return self.k if self.scoring.sinks_H is None else self.scoring.sinks_H
 
-    @property
+    @cached_property
     def _scored(self) -> tuple[Any, ...]:
         return self._sinks, self.scoring.scale, self.scoring.softcap or 0.0, *self.scales, self.heads, self.scoring.size
 
-    @property
+    @cached_property
     def _constants(self) -> dict[str, Any]:
         scoring = self.scoring
         return {
