@@ -4,6 +4,7 @@
 # make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
 # minutes; make guide-update: its numbers and outputs anew.
 # make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
+# make bench-gpu: the same of the card that torch sees, beside transformers; writes benchmarks/gpu.md.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench test slow check sanitize guide guide-check guide-update clean
+.PHONY: demo bench bench-gpu test slow check sanitize guide guide-check guide-update clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -24,6 +25,11 @@ demo: $(VENV)/.base
 bench: $(VENV)/.base
 	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
 	$(BIN)/ridgeline bench engine qwen3-0.6b --dummy-weights --workloads benchmarks/workloads.json single batch8
+
+# torch for CUDA is to be in the environment: TORCH_INDEX=https://download.pytorch.org/whl/cu130 make bench-gpu
+bench-gpu: $(VENV)/.dev
+	$(BIN)/ridgeline calibrate --device cuda
+	$(BIN)/python benchmarks/gpu.py --write
 
 # Tests start dozens of processes, which would each compile every module where Python is told to write none.
 test: check

@@ -164,9 +164,9 @@ class Bench:
         step = price.on(self.device, work)
         classes = {"between ops": step.host}
         slowed = step.host * pace.launch
-        natively, recorded = price.runs_natively(self.device), price.recorded(self.device, work)
+        runs, recorded = price.runs_on(self.device), price.recorded(self.device, work)
         for priced in price.ops:
-            for kernel in priced.kernels(work, natively=natively):
+            for kernel in priced.kernels(work, runs):
                 time = op_seconds(kernel.cost, (kernel,), self.device, step.working_set, recorded=recorded)
                 seconds = time.expected
                 compute = compute_seconds(kernel.cost, self.device)
@@ -178,7 +178,7 @@ class Bench:
     def _parts(self, model: Model, prompts: Sequence[int]) -> dict[str, dict[str, float]]:
         """What the ops of each kernel class took in the prefill and in a decode step."""
         watch, price = Stopwatch(model, self.timer), Price(model)
-        runner, natively = partial(WatchedRunner, watch=watch), price.runs_natively(self.device)
+        runner, runs = partial(WatchedRunner, watch=watch), price.runs_on(self.device)
         space_of = {op: space for _, op, space in traced_calls(model)}
         found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
         with watch.on():
@@ -188,7 +188,7 @@ class Bench:
                     into = found["prefill" if index == 0 else "decode"]
                     once: dict[str, float] = {}
                     for (op, part), times in watch.seconds.items():
-                        kernels = (op.native_kernels if natively else op.kernels)(work, space_of[op])
+                        kernels = op.kernels_by(runs, work, space_of[op])
                         kernel = next(kernel.name for kernel in kernels if kernel.part == part)
                         once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
                     for kernel, total in once.items():

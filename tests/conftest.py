@@ -18,6 +18,8 @@ from ridgeline.ops.kernels import Library, library
 from ridgeline.roofline.device import Device
 from support.kernels import SETS, back_to_the_best
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for cards; before anything imports triton
 # One thread: small tensors gain nothing from more, and what else runs on the machine would decide how long tests take.
 torch.set_num_threads(1)
 # A shell that starts them in the background has them ignore Ctrl-C, of which several are about.

@@ -239,7 +239,7 @@ def test_an_op_that_is_called_over_several_rows_is_timed_for_each() -> None:
 def classes_of(network: Network, *works: Work) -> set[str]:
     """Those of the kernels that steps of a network run, ours where they take it."""
     ops = Price(network).ops
-    kernels = (kernel for work in works for priced in ops for kernel in priced.kernels(work, natively=True))
+    kernels = (kernel for work in works for priced in ops for kernel in priced.kernels(work, "native"))
     return {class_name(kernel.name, kernel.number_format) for kernel in kernels}
 
 
@@ -297,7 +297,7 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
         for step in trial.steps:
             work = Work.of([Segment(q, kv) for q, kv in step], model.reaches)
             for priced in Price(model).ops:
-                for kernel in priced.kernels(work, natively=True):
+                for kernel in priced.kernels(work, "native"):
                     cost = kernel.cost
                     sizes.setdefault(kernel.name, set()).add((cost.total_flops, cost.total_bytes))
     weights = {stored.kind for stored in WEIGHT_FORMATS if stored.code}
@@ -352,7 +352,7 @@ def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibra
     price, work = Price(tiny), Work.of([Segment(1, 40)], tiny.reaches)
     assert device.native == (library() is not None)
     for priced in price.ops:
-        for kernel in priced.kernels(work, natively=price.runs_natively(device)):
+        for kernel in priced.kernels(work, price.runs_on(device)):
             timed = device.efficiency[class_name(kernel.name, kernel.number_format)]
             assert (timed.recorded is not None) == device.native
     step = price.on(device, work)

@@ -181,7 +181,7 @@ def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_pa
     assert held / stored == 6 / 4.5
 
     def read(*, natively: bool) -> float:
-        kernels = ((k, each.count) for each in products for k in each.kernels(work, natively=natively))
+        kernels = ((k, each.count) for each in products for k in each.kernels(work, "native" if natively else "torch"))
         return sum(kernel.cost.weight_bytes * count for kernel, count in kernels)
 
     assert (read(natively=True), read(natively=False)) == (held, stored)

@@ -105,7 +105,7 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
     assert set(shown) == {
         "model", "device", "workload", "answer", "memory", "weights", "ways_to_fit", "phases", "prefill", "decode",
         "request", "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards",
-        "words", "definitions", "demand", "fleet", "attention", "trust", "engine", "loading",
+        "words", "definitions", "demand", "fleet", "attention", "trust", "engine", "loading", "queue",
     }  # fmt: skip
     assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
     assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured

@@ -4,6 +4,7 @@ In fp32, so that any difference is an indexing bug. Pages that are free hold NaN
 """
 
 import itertools
+import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import StateSpec
 from ridgeline.text import load_tokenizer
+from support.cards import placed
 from support.engines import RecordingRunner, complete, token_engine
 from support.wall_models import reference, wall_model
 
@@ -98,9 +100,15 @@ def make_subject(model: Model, text: Sequence[int]) -> Subject:
 
 
 def uncached_subject(model: Model, trace: tuple[Asked, ...]) -> Subject:
-    """With what the model itself says without a cache."""
+    """With what the model itself says without a cache, on the processor."""
     answers = uncached_answers(model, [(asked.prompt, asked.max_tokens) for asked in trace])
-    return Subject(model, trace, dict(zip(trace, answers, strict=True)))
+    return Subject(there(model), trace, dict(zip(trace, answers, strict=True)))
+
+
+def there(model: Model) -> Model:
+    """The model where RIDGELINE_TEST_DEVICE says that the trace is to run (cuda), by default where it is."""
+    device = os.environ.get("RIDGELINE_TEST_DEVICE")
+    return placed(model, torch.device(device)) if device else model
 
 
 def make_wall_subject(name: str, seed: int) -> Subject:
@@ -112,7 +120,8 @@ def make_wall_subject(name: str, seed: int) -> Subject:
     def answer(asked: Asked) -> Answer:
         return greedy(lambda ids: reference(name, model, ids, asked.encoder), asked.prompt, asked.max_tokens)
 
-    return Subject(model, trace, {asked: answer(asked) for asked in trace})
+    answers = {asked: answer(asked) for asked in trace}
+    return Subject(there(model), trace, answers)
 
 
 STORY = """The sun was up and the sky was blue. Tom had a red ball and a big brown dog. The dog ran to the tree, and Tom

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,165 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ridgeline.ops.attend import attend_segment, value_of
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.batch import Batch, Rows, Tables
-from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import rotate
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
-from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged_native import NativeKV, NativePages
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
 from support.kernels import SETS, back_to_the_best
+from support.paged import Case, Inputs, Native, by_torch, close, sequence, steps
 
 pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 
 
-@dataclass(frozen=True)
-class Case:
-    """An op, and the memory that it reads."""
-
-    heads: tuple[int, int] = (2, 2)  # of K and V, and queries to each
-    dim: int = 32
-    width: int = 32
-    latent: bool = False
-    reach: Reach = CAUSAL
-    softcap: float | None = None
-    sinks: bool = False
-    scale: float | None = None
-    page_size: int = 16
-    dtype: torch.dtype = torch.float32
-    stored: str = ""
-
-    def op(self) -> Attention:
-        """The op; its sinks are random."""
-        stored = kv_format_named(self.stored) if self.stored else None
-        spec = KVSpec(self.heads[0], self.dim, 0 if self.latent else self.width, self.reach, self.dtype, stored)
-        op = Attention(
-            0, self.heads[0] * self.heads[1], spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
-            value_dim=self.width if self.latent else None,
-        )  # fmt: skip
-        if op.sinks_H is not None:
-            op.sinks_H.data = torch.randn(op.heads, generator=torch.Generator().manual_seed(1)).to(self.dtype)
-        return op
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Queries, keys and values of every position of a sequence."""
-
-    q_LHD: Tensor
-    k_LKD: Tensor
-    v_LKW: Tensor | None
-
-    def __len__(self) -> int:
-        return len(self.k_LKD)
-
-
-def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> Inputs:
-    """One of random numbers, whose scores are large enough to matter."""
-    g = torch.Generator().manual_seed(seed)
-    kv_heads, sharers = case.heads
-
-    def numbers(rows: int, heads: int, dim: int) -> Tensor:
-        return torch.randn(rows, heads, dim, generator=g).to(case.dtype)
-
-    return Inputs(
-        2 * numbers(length if queries is None else queries, kv_heads * sharers, case.dim),
-        numbers(length, kv_heads, case.dim),
-        None if case.latent else numbers(length, kv_heads, case.width),
-    )
-
-
-class Memory:
-    """Pages in random order, NaN wherever nothing was written, and the tables of sequences that run in steps."""
-
-    def __init__(self, kernels: Library, case: Case, pages: int, seed: int = 0) -> None:
-        self.case, self.op = case, case.op()
-        self.group = KVGroup(self.op.spec, (0,), case.page_size)
-        page_bytes = int(case.page_size * self.op.spec.slot_bytes)  # what is priced is what they take
-        buffer = torch.full((pages + 1, -(-2 * page_bytes // 16) * 16), 0xFF, dtype=torch.uint8)
-        buffer[NULL_PAGE] = 0
-        self.store = LayerPages(buffer, self.op.spec, case.page_size, place=1, layers=2)
-        self.free = (torch.randperm(pages, generator=torch.Generator().manual_seed(seed)) + 1).tolist()
-        self.tables: dict[int, list[int]] = {}
-        self.native = NativePages(kernels, {0: self.store}, [self.group])
-
-    def step(self, sequences: Sequence[Inputs], runs: Sequence[range]) -> Tensor:
-        """Run these positions of each, its first or next ones -> [rows, heads, W], sequence after sequence."""
-        size, cross = self.case.page_size, self.case.reach.kind == "cross"
-        slots: list[int] = []
-        pages: list[list[int]] = []
-        firsts: list[int] = []
-        for index, (own, run) in enumerate(zip(sequences, runs, strict=True)):
-            table = self.tables.setdefault(index, [])
-            stop = len(own) if cross else run.stop
-            while len(table) * size < stop:
-                table.append(self.free.pop())
-            slots += [table[p // size] * size + p % size for p in self.written(own, run)]
-            first = 0 if cross else self.op.spec.first_seen(run.start) // size
-            pages.append(table[first:])
-            firsts.append(first * size)
-        nothing = torch.empty(0, dtype=torch.int64)
-        starts = [0, *accumulate(map(len, runs))]
-        lengths, encoded = [run.stop for run in runs], [len(own) for own in sequences]
-        rows = Rows(nothing, nothing, starts)
-        tables = Tables(torch.tensor(slots, dtype=torch.int64), pages, firsts)
-        kv = NativeKV(self.native, Batch(rows, rows, nothing, lengths, encoded, [tables]))
-        new = [self.written(own, run) for own, run in zip(sequences, runs, strict=True)]
-        q_THD = torch.cat([own.q_LHD[run.start : run.stop] for own, run in zip(sequences, runs, strict=True)])
-        k_NKD = torch.cat([own.k_LKD[p.start : p.stop] for own, p in zip(sequences, new, strict=True)])
-        values = [own.v_LKW[p.start : p.stop] for own, p in zip(sequences, new, strict=True) if own.v_LKW is not None]
-        return kv.attend(
-            self.op, q_THD, k_NKD if len(k_NKD) else None, torch.cat(values) if len(k_NKD) and values else None
-        )
-
-    def written(self, own: Inputs, run: range) -> range:
-        """Which keys a step adds: an encoder's all at once."""
-        if self.case.reach.kind != "cross":
-            return run
-        return range(0 if run.start else len(own))
-
-
-def steps(kernels: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Sequences that run in chunks of these lengths, one chunk of each a step: results of each [L, heads, W]."""
-    memory = Memory(kernels, case, sum(-(-len(own) // case.page_size) for own in sequences))
-    ends = [[0, *accumulate(cut)] for cut in cuts]
-    out: list[list[Tensor]] = [[] for _ in sequences]
-    for turn in range(max(map(len, cuts))):
-        runs = [range(end[min(turn, len(end) - 1)], end[min(turn + 1, len(end) - 1)]) for end in ends]
-        parts = torch.split(memory.step(sequences, runs), [len(run) for run in runs])
-        for own, part in zip(out, parts, strict=True):
-            own.append(part)
-    return [torch.cat(own) for own in out]
-
-
-def read_back(x_LKD: Tensor, stored: str) -> Tensor:
-    """What is kept of K or V, number by number: of int8 the nearest multiple of a vector's largest magnitude over 127,
-    which is rounded to bf16; of fp8 the nearest e4m3."""
-    if stored == "int8":
-        step_LK1 = (x_LKD.abs().amax(-1, keepdim=True) / 127).bfloat16().float()
-        return (x_LKD / step_LK1).nan_to_num().round() * step_LK1
-    return x_LKD.to(torch.float8_e4m3fn).float() if stored == "fp8" else x_LKD
-
-
-def by_torch(case: Case, own: Inputs) -> Tensor:
-    """The whole sequence by torch, in fp32 of the same numbers."""
-    op = replace(case, dtype=torch.float32, stored="").op()
-    if op.sinks_H is not None:
-        op.sinks_H.data = case.op().sinks_H.float()  # type: ignore[union-attr]
-    k_LKD = read_back(own.k_LKD.float(), case.stored)
-    v_LKW = value_of(op, k_LKD, None if own.v_LKW is None else read_back(own.v_LKW.float(), case.stored))
-    return attend_segment(op, own.q_LHD.float(), k_LKD.transpose(0, 1), v_LKW.transpose(0, 1))
-
-
-def close(ours: Tensor, theirs: Tensor) -> bool:
-    """Equal but for rounding: of fp32 sums, or of what is stored as bf16, weights of values among it."""
-    bound = 1e-5 if ours.dtype == torch.float32 else 1e-2
-    return bool((ours.float() - theirs).abs().max() <= bound * theirs.abs().max())
+def run(kernels: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """As `steps`, by our kernels."""
+    return steps(Native(kernels), case, sequences, cuts)
 
 
 REACHES = [CAUSAL, Reach("window", 1), Reach("window", 100), Reach("chunked", 48), Reach("chunked", 300), CROSS]
@@ -203,7 +58,7 @@ def test_attention_is_torchs(case: Case, cuts: list[list[int]], encoded: int, la
     ]
     theirs = [by_torch(case, own) for own in sequences]
     for name in SETS:
-        ours = steps(Library(name=name), case, sequences, cuts)
+        ours = run(Library(name=name), case, sequences, cuts)
         assert all(close(own, reference) for own, reference in zip(ours, theirs, strict=True)), name
     back_to_the_best()
 
@@ -228,13 +83,13 @@ def test_a_row_is_the_same_however_it_is_run(name: str, kernels: Library) -> Non
     """Bit for bit: alone, in a batch, in chunks of 1, 7 and 64, and by two threads, which cut a step differently."""
     case = BITWISE[name]
     own, others = sequence(case, WHOLE, 0), [sequence(case, length, length) for length in (1, 40, 200)]
-    (alone,) = steps(kernels, case, [own], [[WHOLE]])
+    (alone,) = run(kernels, case, [own], [[WHOLE]])
     for size in (1, 7, 64):
         chunks = [min(size, WHOLE - start) for start in range(0, WHOLE, size)]
         for threads in (1, 2):
             kernels.threads(threads)
-            assert torch.equal(steps(kernels, case, [own], [chunks])[0], alone)
-    first, *_ = steps(kernels, case, [own, *others], [[WHOLE], *([len(other)] for other in others)])
+            assert torch.equal(run(kernels, case, [own], [chunks])[0], alone)
+    first, *_ = run(kernels, case, [own, *others], [[WHOLE], *([len(other)] for other in others)])
     assert torch.equal(first, alone)
 
 
@@ -243,9 +98,9 @@ def test_two_threads_share_one_long_sequence(kernels: Library) -> None:
     case = Case(heads=(1, 2), dim=64, width=64)
     own = sequence(case, 1000, 0)
     kernels.threads(1)
-    (alone,) = steps(kernels, case, [own], [[990, *[1] * 10]])
+    (alone,) = run(kernels, case, [own], [[990, *[1] * 10]])
     kernels.threads(2)
-    (shared,) = steps(kernels, case, [own], [[990, *[1] * 10]])
+    (shared,) = run(kernels, case, [own], [[990, *[1] * 10]])
     assert torch.equal(shared, alone)
     assert close(shared, by_torch(case, own))
 
@@ -255,14 +110,14 @@ def test_nan_is_not_hidden(stored: str, kernels: Library) -> None:
     """A query that is not a number gives no number, and no other row is touched; nor by keys that it does not see."""
     case = replace(PLAIN, heads=(1, 1), stored=stored)
     own = sequence(case, 40, 0)
-    (sound,) = steps(kernels, case, [own], [[40]])
+    (sound,) = run(kernels, case, [own], [[40]])
     own.q_LHD[17] = math.nan
-    (ours,) = steps(kernels, case, [own], [[40]])
+    (ours,) = run(kernels, case, [own], [[40]])
     assert ours[17].isnan().all()
     others = [row for row in range(40) if row != 17]
     assert torch.equal(ours[others], sound[others])
     own.k_LKD[20] = math.nan
-    (ours,) = steps(kernels, case, [own], [[40]])
+    (ours,) = run(kernels, case, [own], [[40]])
     assert torch.equal(ours[:17], sound[:17])
     assert ours[20:].isnan().all()
 
@@ -273,7 +128,7 @@ def test_what_would_be_read_wrongly_is_refused(kernels: Library) -> None:
     own = sequence(case, 5, 0)
     for name, less in (("q_LHD", own.q_LHD[:, :1]), ("k_LKD", own.k_LKD[..., 1:]), ("v_LKW", own.v_LKW.bfloat16())):
         with pytest.raises(AssertionError, match=r"new (keys|values) are|queries are"):
-            steps(kernels, case, [replace(own, **{name: less})], [[5]])
+            run(kernels, case, [replace(own, **{name: less})], [[5]])
     q_THD, angles = own.q_LHD, RotaryTable(Rope(case.dim, 10_000.0))(torch.arange(5))
     with pytest.raises(AssertionError, match="the same rows"):
         rotate(kernels, (q_THD, q_THD[1:]), angles, 0)
@@ -289,7 +144,7 @@ def test_exponentials(kernels: Library) -> None:
     shares = []
     for values in ((1.0, 0.0), (0.0, 1.0)):
         v_LKW = torch.tensor(values)[:, None, None].expand(2, 2000, 1)
-        (out,) = steps(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
+        (out,) = run(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
         shares.append(out[1, :, 0].double())
     exact = x_N.double().exp()
     held = exact > 1e-37
@@ -305,7 +160,7 @@ def test_soft_caps(kernels: Library) -> None:
     x_N = torch.cat([-torch.logspace(-4, 2, 1000), torch.linspace(-60, 0, 1000)])
     own = Inputs(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
     v_LKW = torch.tensor([0.0, 1.0])[:, None, None].expand(2, 2000, 1)
-    (out,) = steps(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
+    (out,) = run(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
     share = out[1, :, 0].double()
     assert ((share / (1 - share)).log() - cap * (x_N.double() / cap).tanh()).abs().max() < 1e-6 * cap
 

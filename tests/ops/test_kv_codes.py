@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from ops.test_kernels_attention import Case, Inputs, Memory
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kv_codes import quantise, widen
 from support.kernels import SETS, back_to_the_best
+from support.paged import Case, Inputs, Memory, Native
 
 AWKWARD = [0.0, -0.0, 1e-38, 2.0**-10, 2.0**-9, 1.5 * 2**-9, 2.0**-6, 0.0146, 0.3, 1.0, 17.0, 447.0, 448.0, 463.0, 1e9]
 
@@ -50,7 +50,7 @@ def test_kernels_write_what_torch_writes(stored: str) -> None:
     k_LKD[9, 0, 1:3] = torch.tensor([math.nan, math.inf])
     v_LKW = torch.randn(200, 1, 30, generator=g) / torch.arange(1, 31)
     for name in SETS:
-        memory = Memory(Library(name=name), case, 13)
+        memory = Memory(Native(Library(name=name)), case, 13)
         memory.step([Inputs(torch.zeros(200, 1, case.dim), k_LKD, v_LKW)], [range(200)])
         pages_1P = torch.tensor([memory.tables[0]])
         written = [part.gather(pages_1P)[0, 0, :200] for part in memory.store.parts]

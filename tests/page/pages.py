@@ -43,7 +43,7 @@ COPYING = replace(
     rereads=True,
     copies=Copies(3, 1.5, 0.5),
     dequantise={"int4": 0.8, "fp8": 0.9},
-    host=Host(1e-4, 1e-6, 2e-6, 1e-8, 0.0, overlap=True),
+    host=Host(1e-4, 1e-5, 2e-6, 1e-8, 0.0, asked=3e-5, ahead=True),
 )
 """An engine with every rule that one may have."""
 

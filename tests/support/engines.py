@@ -39,7 +39,7 @@ class RecordingRunner(Runner):
         start = 0
         for item in plan.items:
             for offset in range(len(item.tokens)):
-                self.logits[item.request, item.start + offset] = logits_TV[start + offset].clone()
+                self.logits[item.request, item.start + offset] = logits_TV[start + offset].clone().cpu()
             wanted += [start + offset for offset in item.logits]
             start += len(item.tokens)
         return sample(logits_TV[wanted], rows) if rows else []

@@ -13,7 +13,7 @@ from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
 from ridgeline.host import processor
-from ridgeline.ops.kernels import in_use
+from ridgeline.ops.kernels import for_cards, in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
@@ -53,10 +53,15 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
         "processor": device_name(kind),
         "torch": str(torch.__version__),
         "ridgeline": __version__,
-        "kernels": in_use() if kind == "cpu" else "torch's",
+        "kernels": in_use() if kind == "cpu" else _card_kernels(),
         "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }
+
+
+def _card_kernels() -> str:
+    kernels = for_cards(torch.device("cuda"))
+    return "torch's" if kernels is None else kernels.name
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -1,6 +1,6 @@
 """Observing the trials: what the kernels of each class took in each step, at one pace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,12 @@ import torch
 from ridgeline.calibrate.fit import Class, Observation
 from ridgeline.calibrate.picture_trials import PictureTrial
 from ridgeline.calibrate.probe import Pace, Probe
-from ridgeline.calibrate.steps import Stopwatch, time_ops
+from ridgeline.calibrate.steps import Stopwatch, TimedOp, time_ops
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Trial
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Kernel, Op
-from ridgeline.ops.work import Space
+from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
@@ -40,7 +40,6 @@ def time_trial(
     """Time every step of a trial, with a probe before and after each."""
     model = trial.model(dtype, timer.device)
     watch, price = Stopwatch(model, timer), Price(model)
-    natively = price.runs_natively(roofs)
     spaces_of: dict[Op, list[Space]] = {}
     for _, op, space in traced_calls(model):  # once, before anything is timed
         spaces_of.setdefault(op, []).append(space)
@@ -52,18 +51,26 @@ def time_trial(
         pace = before.midpoint(after)
         where = f"{trial.name} {format_of(dtype).name} {step.what}"
         recorded = price.recorded(roofs, step.work)
-        run = [
-            (one.seconds, kernel)
-            for one in timed
-            for kernel in (one.op.native_kernels if natively else one.op.kernels)(step.work, one.space)
-            if kernel.part == one.part
-        ]
-        working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
-        for seconds, kernel in run:
-            compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
-            times.append(KernelTime(where, kernel, seconds, compute, memory, pace, recorded))
+        times += kernel_times(where, timed, price, step.work, roofs, pace, recorded=recorded)
         before = after
     return times
+
+
+def kernel_times(
+    where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Pace, *, recorded: bool
+) -> Iterator[KernelTime]:
+    """The kernels of a step whose ops were timed, each with its seconds under either roof."""
+    runs = price.runs_on(roofs)
+    run = [
+        (one.seconds, kernel)
+        for one in timed
+        for kernel in one.op.kernels_by(runs, work, one.space)
+        if kernel.part == one.part
+    ]
+    working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
+    for seconds, kernel in run:
+        compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
+        yield KernelTime(where, kernel, seconds, compute, memory, pace, recorded)
 
 
 def observations(times: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:

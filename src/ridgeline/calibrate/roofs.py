@@ -21,6 +21,7 @@ _SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12,
 _CALL_SECONDS = 3e-4  # what one timing should hold at least
 _FASTEST = 50e9  # bytes a second, a guess that only decides how many calls one timing holds
 _EDGES = (512, 1024, 2048)
+_CARD_EDGES = (2048, 4096, 8192)
 _COLUMNS = 1024
 
 
@@ -125,13 +126,17 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
     for name, dtype in {**dtypes, "int8": torch.int8}.items():
         best, share = 0.0, budget / (len(dtypes) + 1)
         multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
-        for edge in _EDGES:
+        for edge in _EDGES if timer.device.type == "cpu" else _CARD_EDGES:
             a, b = ((64 * torch.randn(edge, edge, device=timer.device)).to(dtype) for _ in range(2))
-            seconds = timer.seconds(partial(multiply, a, b), share / len(_EDGES))
+            try:
+                seconds = timer.seconds(partial(multiply, a, b), share / len(_EDGES))
+            except RuntimeError:  # a card, or its library, without such a product
+                break
             best = max(best, 2 * edge**3 / seconds)
             if seconds > share:
                 break
-        measured[name] = best
+        if best:
+            measured[name] = best
     return measured
 
 

@@ -1,14 +1,15 @@
 """Calibrating: measure the roofs, time every op of the trials in place, fit the constants."""
 
-import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ridgeline.calibrate.calibration import Calibration, FittedClass, Residual
+from ridgeline.calibrate.assembled import assembled
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.card import calibrate_card
 from ridgeline.calibrate.file import device_name
-from ridgeline.calibrate.fit import Class, Fitted, Observation, class_name, fit_all
+from ridgeline.calibrate.fit import fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
 from ridgeline.calibrate.picture_trials import PICTURE_TRIALS, PictureTrial
@@ -38,24 +39,20 @@ OnProgress = Callable[[str, float], None]
 
 
 def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Calibration:
-    """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done).
-
-    The engine runs on the processor, so that only there something lies between ops. On CUDA this is untested: the code
-    waits for the device at every reading of the clock, and no more is known.
-    """
+    """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done)."""
+    if timer.device.type == "cuda":
+        return calibrate_card(timer, report, seconds)
     begin = timer.wall()
     budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in _trials()))
     report("bandwidth", 0.0)
-    stated = stated_caches(timer.threads) if timer.device.type == "cpu" else []
+    stated = stated_caches(timer.threads)
     measured = streams(timer, budget.take(_STREAMS), working_sets(stated))
     report("matrix products", budget.done)
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
-    kind, held = _kind(timer), caches(measured, stated)
-    bare = Device(
-        "this", device_name(kind), kind, tops, memory_bandwidth(measured, stated), memory_bytes(timer), held,
-        native=kind == "cpu" and library() is not None,
-    )  # fmt: skip
+    bandwidth, held = memory_bandwidth(measured, stated), caches(measured, stated)
+    native = library() is not None
+    bare = Device("this", device_name(), "cpu", tops, bandwidth, memory_bytes(timer), held, native=native)
     probe = Probe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []
     for trial in _trials():
@@ -65,31 +62,16 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     pace = median_pace([one.pace for one in kernel_times])
     report("between ops", budget.done)
     between: list[StepOverhead] = []
-    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS and kind == "cpu"):
+    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
         model = trial.model(torch.float32, timer.device)
         between += overheads(model, timer, probe, pace, bare, budget.take(_HOST / len(_HOST_TRIALS)))
     host, host_error = fit_host(between) if between else (None, 0.0)
     observed = observations(kernel_times, pace)
     fitted = fit_all(observed)
     report("done", 1.0)
-    return Calibration(
-        title=bare.title,
-        kind=bare.kind,
-        threads=timer.threads,
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
-        seconds=timer.wall() - begin,
-        memory=bare.memory,
-        streams=tuple(measured),
-        bandwidth=bare.bandwidth,
-        caches=held,
-        products=multiplied,
-        classes={name: _class(one) for name, one in sorted(fitted.items())},
-        host=host,
-        host_error=host_error,
-        native=bare.native,
-        pace=pace,
-        residuals=_residuals(observed, fitted),
-    )
+    return assembled(
+        bare, timer, begin, measured, multiplied, observed, fitted, (host, host_error), pace
+    )  # fmt: skip
 
 
 def _trials() -> tuple[Trial | PictureTrial[Any, Any], ...]:
@@ -114,25 +96,6 @@ class _Budget:
         seconds = max(0.0, self._end - self._timer.wall()) * share / self._left
         self._left -= share
         return seconds
-
-
-def _class(fitted: Fitted) -> FittedClass:
-    return FittedClass(fitted.efficiency, len(fitted.errors), fitted.median_error, fitted.worst_error)
-
-
-def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
-    residuals = []
-    for (kernel, number_format), group in observed.items():
-        name = class_name(kernel, number_format)
-        errors = fitted[name].errors
-        residuals += [
-            Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)
-        ]
-    return tuple(residuals)
-
-
-def _kind(timer: Timer) -> str:
-    return "gpu" if timer.device.type == "cuda" else "cpu"
 
 
 def memory_bytes(timer: Timer) -> float:

@@ -15,7 +15,10 @@ from typing import Any
 from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer
+from ridgeline.engine.bare import runner_of
+from ridgeline.engine.capturing import Capture, CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
@@ -189,9 +192,9 @@ class WatchedRunner(DecodingRunner):
 class PreparedStep:
     """A step to be run any number of times, as the engine runs it: asked for, or recorded."""
 
-    runner: DecodingRunner
+    runner: Runner
     batch: Batch
-    recording: Recording | None
+    recording: Recording | Capture | None
 
     def run(self) -> Tensor:
         """Its logits."""
@@ -207,7 +210,7 @@ class Stage:
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
-        self.runner = DecodingRunner(model, layout) if watch is None else WatchedRunner(model, layout, watch)
+        self.runner = runner_of(model, layout) if watch is None else WatchedRunner(model, layout, watch)
         self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
     def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
@@ -218,7 +221,13 @@ class Stage:
         items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
         plan = StepPlan(0, tuple(items))
         batch = self.runner.prepare(plan)
-        return PreparedStep(self.runner, batch, self.runner.recording(plan) if recorded else None)
+        return PreparedStep(self.runner, batch, self._repeated(plan) if recorded else None)
+
+    def _repeated(self, plan: StepPlan) -> Recording | Capture | None:
+        """The step as the engine makes it again, where it does."""
+        if isinstance(self.runner, CapturingRunner):
+            return self.runner.capture(plan)
+        return self.runner.recording(plan) if isinstance(self.runner, DecodingRunner) else None
 
     def _item(self, number: int, begin: int, sequence: tuple[int, int]) -> PlanItem:
         q, kv = sequence
@@ -231,10 +240,10 @@ class Stage:
         """Prepare a step anew and run it: a recorded one finds the caches as the Python before it leaves them, and is
         timed by the stage's watch."""
         step = self.prepare(sequences)
-        if step.recording is None or self._watch is None:
-            step.run()
-        else:
+        if isinstance(step.recording, Recording) and self._watch is not None:
             self._watch.again(step.recording)
+        else:
+            step.run()
 
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""

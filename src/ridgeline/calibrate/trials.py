@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
-from ridgeline.checkpoint.fill import fill_dummy
+from ridgeline.checkpoint.fill import fill_dummy, to_card
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
@@ -39,8 +39,10 @@ class Trial:
         built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
         if device.type == "cpu":
             built.fuse()
-        fill_dummy(built)
-        return built.to(device)
+        fill_dummy(built, device=device)
+        if device.type != "cpu":
+            to_card(built, device)
+        return built
 
     @property
     def recipe(self) -> Recipe:
@@ -50,10 +52,14 @@ class Trial:
             return replace(PLAIN, kv=kv)
         return Recipe(stored.name, stored.bits, lambda _: stored_in(stored, LINEAR | {"embedding"}), kv)
 
+    @property
+    def positions(self) -> int:
+        """Positions that the sequences of a step have together, at most, each rounded up to whole pages."""
+        return max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in self.steps)
+
     def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
         """The steps, to be run by a model that the watch times."""
-        positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in self.steps)
-        stage = Stage(model, positions, watch)
+        stage = Stage(model, self.positions, watch)
         for step in self.steps:
             yield TrialStep(describe(step), stage.work(step), partial(stage.run, step))
 
@@ -175,3 +181,25 @@ TRIALS = (
         12,
     ),
 )
+
+_CARD_DECODES = (decode(1, 128), decode(1, 4000), decode(4, 1000), decode(16, 500), decode(64, 800), decode(200, 400))
+_CARD_STEPS = (*_CARD_DECODES, decode(32, 1500), prefill(96), prefill(384), prefill(1536), prefill(256, batch=4))
+_LATER = prefill(800, past=2000)
+CARD_TRIALS = (
+    Trial("narrow", _config(_QWEN3, "qwen3", (1536, 4, 12, 4, 128, 4608, 30000)), (*_CARD_STEPS, prefill(6000)), 10),
+    Trial("middle", _config(_LLAMA, "llama", (3072, 3, 24, 8, 128, 9216, 50000)), (*_CARD_STEPS, prefill(3000)), 12),
+    Trial(
+        "broad",
+        _config(_LLAMA, "llama", (5120, 2, 40, 8, 128, 17408, 90000)),
+        (*_CARD_STEPS, _LATER),
+        14,
+    ),
+)
+"""Those of a card, in bf16: a few layers of widths of which every kernel fills it, and of none that is judged."""
+
+HOST_TRIALS = (
+    *CARD_TRIALS[:2],
+    Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _CARD_STEPS, 0),
+)
+"""Those through whose engines the host of a card is measured: of few layers and of many, or what it takes for a step
+could not be told from what it takes for an op."""

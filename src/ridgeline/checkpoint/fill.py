@@ -122,10 +122,11 @@ def load_weights(
     dummy_weights: bool = False,
     progress: Progress | None = None,
     family: Family | None = None,
+    device: torch.device | None = None,
 ) -> Loading | None:
     """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
-    ones. family: what it was built as, by default what its config says. Raises ModelRefused, also where memory for them
-    is refused."""
+    ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
+    are the processor's (`to_card`). Raises ModelRefused, also where memory for them is refused."""
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
@@ -137,7 +138,7 @@ def load_weights(
                 for name, folder in model.elsewhere.items():
                     _fill_stage(model.tensors_of(name), open_checkpoint(folder))
             return loading
-        fill_dummy(model)
+        fill_dummy(model, device=device)
         return None
     except (RuntimeError, MemoryError) as error:
         refused = out_of_memory(error)
@@ -341,8 +342,22 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
     raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
 
 
-def fill_dummy(model: Network, seed: int = 0) -> None:
-    """Random weights of std 0.02, for speed, not sense; norms and biases are ones."""
+def to_card(model: Network, device: torch.device) -> None:
+    """Move a model that is filled to a card, a tensor at a time, and settle it there. Raises ModelRefused where its
+    memory does not do."""
+    try:
+        model.to(device)
+        model.tie()
+        model.settle_on_card()
+    except torch.cuda.OutOfMemoryError:
+        raise ModelRefused(
+            f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
+            "else is on the card, or use a smaller model or format (--weights int8)"
+        ) from None
+
+
+def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:
+    """Random weights of std 0.02, for speed, not sense; norms and biases are ones. device: where they are made."""
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
     block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
@@ -353,9 +368,9 @@ def fill_dummy(model: Network, seed: int = 0) -> None:
         for attribute, wanted in list(module.named_parameters(recurse=False)):
             tensor = codes.get(attribute)
             if tensor is None:
-                tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
+                tensor = torch.ones(wanted.shape, dtype=wanted.dtype, device=device)
                 if wanted.dim() > 1:
-                    _repeat(block.to(wanted.dtype), tensor.view(-1))
+                    _repeat(block.to(tensor), tensor.view(-1))
             setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
     model.tie()
 

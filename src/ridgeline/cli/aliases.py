@@ -113,7 +113,6 @@ ALIASES: tuple[Alias, ...] = (
         "out",
     ),
     Same(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
-    Same(("--enforce-eager",), ("true",), "steps are not captured as CUDA graphs; leave it out", flag=True),
     Same(
         ("--enable-chunked-prefill",), ("true",),
         "a prompt longer than a step's budget always runs in chunks; raise --max-batch-tokens instead", flag=True,
@@ -130,7 +129,6 @@ ALIASES: tuple[Alias, ...] = (
     Same(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
     Same(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
     Same(("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"),
-    Same(("--device",), ("auto", "cpu"), "models run on the processor so far; give cpu"),
     # -- the server
     Means(("--max-logprobs",), "--max-top-logprobs"),
     Means(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),

@@ -25,7 +25,7 @@ from ridgeline.host import check_threads, cores
 from ridgeline.roofline.device import Host
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
-_DEVICE = "cpu, which the engine runs on; or cuda, for `plan --device cuda` (not tested on one so far)."
+_DEVICE = "cpu, or cuda for the card that torch sees: what `plan --device cuda` and runs on it go by."
 _SECONDS = "About how long each number of threads may take; three looks at everything need some 80 s in any case."
 
 

@@ -33,6 +33,8 @@ class EngineFlags:
     chunk: options.Chunk = None
     page_size: options.PageSize = 16
     threads: options.Threads = None
+    device: options.RunDevice = "cpu"
+    enforce_eager: options.Eager = False
 
     def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
@@ -59,6 +61,8 @@ class EngineFlags:
             page_size=self.page_size,
             weights=self.weights,
             kv=self.kv,
+            device=self.device,
+            eager=self.enforce_eager,
             **more,
         )
 

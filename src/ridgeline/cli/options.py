@@ -216,12 +216,21 @@ _RUN_KV = (
     "Keep keys and values in int8 (a scale for each head of a token) or fp8 (e4m3), in half the memory of bf16; by "
     "default as the config says. vLLM's --kv-cache-dtype."
 )
-_SHARE = "Share of the available memory that weights, a step, and keys and values take; instead of --kv-memory."
+_SHARE = (
+    "Share of the available memory that weights, a step, and keys and values take; instead of --kv-memory. Of a card: "
+    "of all its memory, 0.9 by default, vLLM's --gpu-memory-utilization."
+)
+_KV_MEMORY = (
+    "Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB, and on a card what "
+    "--memory-share leaves."
+)
+_RUN_DEVICE = "Where it runs: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
+_EAGER = "Ask for every op of a decode step: nothing is recorded, or captured as a CUDA graph."
 
-KVMemory = Annotated[
-    str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
-]
+KVMemory = Annotated[str | None, _engine(_KV_MEMORY)]
 MemoryShare = Annotated[float | None, _engine(_SHARE)]
+RunDevice = Annotated[str, _engine(_RUN_DEVICE)]
+Eager = Annotated[bool, typer.Option("--enforce-eager", help=_EAGER, rich_help_panel=_ENGINE)]
 ChatTemplate = Annotated[
     Path | None, _text("A chat template in Jinja, instead of the model's own.", metavar="FILE", dir_okay=False)
 ]
@@ -309,3 +318,13 @@ def device_named(name: str, threads: int | None = None) -> Device:
     from ridgeline.calibrate.this import this_accelerator, this_device  # what measures is loaded only to measure
 
     return this_accelerator() if name == "cuda" else this_device(threads, estimate=True)
+
+
+def device_under(on_card: bool, threads: int | None) -> Device | None:
+    """The machine at hand that a model runs on: its processor, or its card, where that is calibrated."""
+    if not on_card:
+        return device_named("this", threads)
+    try:
+        return device_named("cuda")
+    except ValueError:  # not calibrated; a run is not to fail for want of what it should have taken
+        return None

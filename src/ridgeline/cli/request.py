@@ -9,8 +9,9 @@ from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.source import as_source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
-from ridgeline.cli.terminal import loading_bar, read_text, say
+from ridgeline.cli.terminal import loading_bar, read_text, say, status
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.engine.bare import warm_up
 from ridgeline.pictures.drawing import draws_tokens
 from ridgeline.text.bytes import ByteTokenizer
 
@@ -56,12 +57,15 @@ class SamplingFlags:
 
 def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
     """The model in an engine, with a bar on stderr while its weights load. One that has no tokenizer (under
-    --dummy-weights) is said to have none: its token counts are those of bytes."""
+    --dummy-weights) is said to have none: its token counts are those of bytes. On a card it has answered once."""
     source = as_source(model)
     with loading_bar(source.name) as progress:
         llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
+    if llm.loaded.on_card and llm.loaded.model.captures:  # or the first answer would wait for it, and its pace be none
+        with status("compiling kernels for the card"):
+            warm_up(llm.engine)
     return llm
 
 

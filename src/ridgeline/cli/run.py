@@ -12,7 +12,7 @@ from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import say_slower
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_under
 from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
@@ -173,9 +173,12 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"random weights: {count} meaningless tokens were generated")
-    device = device_named("this", llm.threads)
-    for line in (*_account_lines(account), *verdict(account, device)):
+    device = device_under(llm.loaded.on_card, llm.threads)
+    limits = () if device is None else verdict(account, device)
+    for line in (*_account_lines(account), *limits):
         say(line)
+    if device is None:
+        say("run `ridgeline calibrate --device cuda` once to be told what limits it", style="dim")
     for adapter in llm.loaded.adapters:
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context, llm.engine.encoder_context)

@@ -16,10 +16,11 @@ from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_named, device_under
 from ridgeline.cli.request import draws_too
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
+from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import build_to_run
@@ -152,10 +153,11 @@ def _serve_language(
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = threads_for(weight_bytes(built), engine.threads)
+    on_card = placement.device_named(engine.device).type == "cuda"
     served = replace(
         _served(model, settings, engine, adapters, seed),
         threads=threads,
-        device=lambda: device_named("this", threads),
+        device=lambda: device_under(on_card, threads),
     )
 
     def ready(url: str, llm: AsyncLLM) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from ridgeline.engine.capturing import CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import WALL_CLOCK, Engine, Executor
 from ridgeline.engine.events import StepRecord
@@ -9,11 +10,13 @@ from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.work import Work
 
+_WARMING = (5, 64)  # tokens of prompts, which are attended in tiles of two sizes
 _ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
 
 
@@ -33,9 +36,9 @@ def engine_around(
     clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a DecodingRunner with the model. guides, adapters, clock: as Engine."""
+    plans; by default what `runner_of` gives. guides, adapters, clock: as Engine."""
     return Engine(
-        executor or DecodingRunner(model, layout),
+        executor or runner_of(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,
@@ -60,11 +63,18 @@ def engine_around(
 MakeExecutor = Callable[[Model, KVLayout], Executor]
 
 
+def runner_of(model: Model, layout: KVLayout) -> Runner:
+    """What runs the plans of a model where it is: decode steps are made again where they can be, as recorded calls of
+    our kernels on the processor, as CUDA graphs on a card."""
+    on_card = next(model.parameters()).device.type == "cuda"
+    return CapturingRunner(model, layout) if on_card else DecodingRunner(model, layout)
+
+
 def bare_engine(
     model: Model,
     positions: int,
     on_step: Callable[[StepRecord], None] | None = None,
-    executor: MakeExecutor = DecodingRunner,
+    executor: MakeExecutor = runner_of,
 ) -> Engine:
     """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
@@ -77,7 +87,7 @@ def drive(
     prompts: Sequence[int],
     tokens: int,
     now: Callable[[], float],
-    executor: MakeExecutor = DecodingRunner,
+    executor: MakeExecutor = runner_of,
 ) -> Iterator[tuple[Work, float]]:
     """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
     asked, and its seconds by the clock `now`, scheduler and sampler included."""
@@ -92,3 +102,17 @@ def drive(
         start = now()
         engine.step()
         yield works[-1], now() - start
+
+
+def warm_up(engine: Engine) -> None:
+    """Run short requests that nobody is told of, one after the other: kernels for a card are compiled when they are
+    first asked for, in seconds, and so is a decode step captured. Their pages stay for prompts that begin the same."""
+    told, engine.on_step = engine.on_step, None
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)
+    try:
+        for length in _WARMING:
+            engine.add([position % engine.vocabulary for position in range(min(length, engine.context - 2))], params)
+            while engine.has_work:
+                engine.step()
+    finally:
+        engine.on_step = told

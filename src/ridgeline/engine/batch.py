@@ -14,6 +14,10 @@ from ridgeline.engine.features import Features
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import KVGroup, StateSpec
+from ridgeline.ops.staging import staged
+
+PageTables = list[list[int]]
+"""The tables of a request, a group each: made anew when it begins, or begins again."""
 
 
 class BatchBuilder:
@@ -21,7 +25,7 @@ class BatchBuilder:
 
     def __init__(self, groups: Sequence[KVGroup], device: torch.device) -> None:
         self.groups, self.device = tuple(groups), device
-        self._tables: dict[int, list[list[int]]] = {}
+        self._tables: dict[int, PageTables] = {}
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan. Plans must come in the order in which they were made."""
@@ -48,8 +52,12 @@ class BatchBuilder:
         for item in plan.items:
             self._update_table(item)
 
+    def tables(self, request: int) -> PageTables:
+        """The page tables of a request, to be read."""
+        return self._tables[request]
+
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64).to(self.device)
+        return staged(numbers, self.device, torch.int64)
 
     def _rows(self, parts: Iterable[tuple[int, Sequence[int]]]) -> Rows:
         """Rows of sequences, each given by its first position and its ids."""

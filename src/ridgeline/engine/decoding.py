@@ -44,6 +44,21 @@ class _Inputs:
         raise AssertionError("steps over states are not recorded")
 
 
+class Hooks:
+    """The hooks on a model's parts or on all modules, which would see nothing of a step that is made again."""
+
+    def __init__(self, model: Model) -> None:
+        # Where torch keeps hooks: the same dictionaries as they come and go, so that a step only looks for a full one.
+        self._kept = [every_module._global_forward_pre_hooks, every_module._global_forward_hooks]
+        for part in model.modules():
+            self._kept += [part._forward_pre_hooks, part._forward_hooks]
+
+    @property
+    def there(self) -> bool:
+        """Whether there are any now."""
+        return any(self._kept)
+
+
 class DecodingRunner(Runner):
     """A Runner whose decode steps are recorded, where the model computes with our kernels alone and nobody watches its
     parts. `forward` is not: it is for whoever keeps logits. Weights must stay where they are."""
@@ -51,10 +66,7 @@ class DecodingRunner(Runner):
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
         self._records = self.native is not None and model.runs_natively
-        # Where torch keeps hooks: the same dictionaries as they come and go, so that a step only looks for a full one.
-        self._hooks = [every_module._global_forward_pre_hooks, every_module._global_forward_hooks]
-        for part in model.modules():
-            self._hooks += [part._forward_pre_hooks, part._forward_hooks]
+        self._hooks = Hooks(model)
         self._memory = Memory()
         self._inputs: dict[int, _Inputs] = {}
         self._recordings: dict[int, Recording] = {}
@@ -80,7 +92,7 @@ class DecodingRunner(Runner):
 
     def _recordable(self, plan: StepPlan) -> bool:
         few = len(plan.items) <= MAX_RECORDED_BATCH
-        return self._records and few and all(map(_decodes, plan.items)) and not self._watched
+        return self._records and few and all(map(decodes, plan.items)) and not self._hooks.there
 
     def _record(self, inputs: _Inputs) -> Tensor:
         """Run the step of these inputs; its logits."""
@@ -95,11 +107,6 @@ class DecodingRunner(Runner):
         else:
             self._recordings[len(inputs.ids_B)] = recording
         return logits_BV
-
-    @property
-    def _watched(self) -> bool:
-        """Whether there are hooks on the model's parts or on all modules, which would see nothing of a recording."""
-        return any(self._hooks)
 
     def _fill(self, plan: StepPlan) -> _Inputs:
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
@@ -124,7 +131,7 @@ class DecodingRunner(Runner):
         return inputs
 
 
-def _decodes(item: PlanItem) -> bool:
+def decodes(item: PlanItem) -> bool:
     """Whether an item runs one position of the model as it is, and a token is sampled of it. What an adapter adds is
     torch's work in part, and whose rows are whose changes from step to step."""
     return len(item.tokens) == 1 and item.logits == (0,) and not (item.encoder or item.encoded or item.adapter)

@@ -61,17 +61,18 @@ class LLM:
         *,
         weights: str | None = None,
         kv: str | None = None,
+        device: str | None = None,
         dummy_weights: bool = False,
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`model`: a checkpoint folder, a GGUF file, a built-in name, or the source of one. weights, kv: as of
-        EngineSettings, `LLM("tales", weights="int8", kv="int8")`. threads: that torch computes with, in all of the
+        """`model`: a checkpoint folder, a GGUF file, a built-in name, or the source of one. weights, kv, device: as of
+        EngineSettings, `LLM("tales", weights="int8", device="cuda")`. threads: that torch computes with, in all of the
         process; by default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises
         ValueError for more threads than cores."""
         self.name = model if isinstance(model, str) else model.name
         own = settings or EngineSettings()
-        own = replace(own, weights=weights or own.weights, kv=kv or own.kv)
+        own = replace(own, weights=weights or own.weights, kv=kv or own.kv, device=device or own.device)
         loaded, computing = load_with_threads(
             model, own, dummy_weights=dummy_weights, threads=threads, progress=progress
         )

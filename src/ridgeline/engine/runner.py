@@ -29,9 +29,10 @@ from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels import for_cards, library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
+from ridgeline.ops.paged_card import CardKV, CardPages
 from ridgeline.ops.paged_native import NativeKV, NativePages
 
 HEAD_ROWS = 256
@@ -51,9 +52,12 @@ class Runner:
         self.store = KVStore(layout, device)
         self.builder = BatchBuilder(layout.groups, device)
         kernels = library() if device.type == "cpu" else None
+        self.device = device
         self._saves = self._rewound = False
         kept = self.store.layers, layout.groups, self.store.states
         self.native = NativePages(kernels, *kept) if kernels else None
+        self.cards = CardPages(*kept) if for_cards(device) else None
+        self._context_of: tuple[Batch, KVContext] | None = None
 
     def prepare(self, plan: StepPlan) -> Batch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
@@ -101,6 +105,11 @@ class Runner:
         """Where the batch's keys and values are, and who attends to them."""
         if self.native is not None:
             return NativeKV(self.native, batch)
+        if self.cards is not None:
+            # Kept for a batch that runs again: what it tells the card was told, and may be read by a graph.
+            if self._context_of is None or self._context_of[0] is not batch:
+                self._context_of = batch, CardKV(self.cards, batch)
+            return self._context_of[1]
         return PagedKV(self.store.layers, self.store.layout.groups, batch, self.store.states)
 
     @torch.inference_mode()
@@ -144,6 +153,8 @@ class Runner:
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         """Run a plan, score what it scores, and sample a token for each of its logit rows; what each item gives, in
         order. A model without a head gives hidden states."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread, in which Triton launches
         if not self.model.has_head:
             return self.states(plan)
         scorings = [item.scored for item in plan.items if item.scored]

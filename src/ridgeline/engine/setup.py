@@ -9,7 +9,7 @@ import torch
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
+from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, to_card, weight_bytes
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
 from ridgeline.document.numbers import three
@@ -19,6 +19,8 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory, device_named
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
@@ -29,6 +31,7 @@ from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.device import Device
@@ -51,7 +54,10 @@ class EngineSettings:
     that are available to all of it, where other models are to have the rest; None for what the machine has free.
     weights: the format that plain weights are quantised to while they are loaded (int8, int4, int4-g64, int4-g32, fp8;
     int8+head for the embedding and the head too); None to leave them as they are stored. kv: the format that
-    keys and values are kept in, int8 or fp8; None for the one that the model's config says.
+    keys and values are kept in, int8 or fp8; None for the one that the model's config says. device: where it runs: cpu,
+    cuda, cuda:N, or auto for a card where there is one. Of a card memory_share is that of all its memory, 0.9 where
+    neither it nor kv_bytes is stated. eager: ask for every op of a decode step, which is made
+    again otherwise where it can be.
     """
 
     kv_bytes: float | None = None
@@ -70,6 +76,8 @@ class EngineSettings:
     memory: float | None = None
     weights: str | None = None
     kv: str | None = None
+    device: str = "cpu"
+    eager: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -124,8 +132,13 @@ class Loaded:
     @property
     def kept_bytes(self) -> float:
         """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
-        recorded = self.model.recorded_bytes() if library() is not None else 0
+        recorded = self.model.recorded_bytes() if library() is not None and not self.on_card else 0
         return self.weight_bytes + self.layout.nbytes + recorded
+
+    @property
+    def on_card(self) -> bool:
+        """Whether it runs on a card, not on the processor."""
+        return next(self.model.parameters()).is_cuda
 
     def info(self, device: Device | None = None) -> EngineInfo:
         """What is said of the engine to those who use it through messages; device: what steps are predicted for."""
@@ -179,6 +192,7 @@ def load_engine(
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
+    place = device_named(settings.device)
     family = drawer_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
     weights, kv = settings.weights, settings.kv
@@ -194,9 +208,11 @@ def load_engine(
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
     price = Price(built)
-    layout = _layout(source, built, price, settings, context, adapters)
-    loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
+    layout = _layout(source, built, price, settings, context, adapters, place)
+    loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
     fill_adapters(built, family, adapters)
+    if place.type != "cpu":
+        to_card(built, place)
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
@@ -206,6 +222,7 @@ def load_engine(
         layout,
         settings.limits,
         context=context,
+        executor=Runner(built, layout) if settings.eager else None,
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
@@ -251,6 +268,7 @@ def _layout(
     settings: EngineSettings,
     context: int,
     adapters: Sequence[Adapter],
+    place: torch.device,
 ) -> KVLayout:
     """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
     where those do not fit, ValueError where the KV memory asked for does not."""
@@ -264,13 +282,21 @@ def _layout(
     step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
-    if library() is not None:
+    if place.type != "cpu":
+        rows = CAPTURED_BATCHES[-1]
+        taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
+        taken["CUDA's libraries"] = LIBRARIES_BYTES
+    elif library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
-    free = memory_beside(source, taken, settings.memory)
-    budget = _budget(settings, free, sum(taken.values()))
+    available, budget = settings.memory, settings.kv_bytes
+    if place.type != "cpu" and available is None:
+        available = card_memory(place, settings.memory_share)
+    free = memory_beside(source, taken, available)
+    if budget is None:
+        budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
     layout = kv_layout(
         model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
     )
@@ -303,8 +329,6 @@ def _with_whole_context(
 
 def _budget(settings: EngineSettings, free: float, taken: float) -> float:
     """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
-    if settings.kv_bytes is not None:
-        return settings.kv_bytes
     if settings.memory_share is None:
         return default_budget(free)
     budget = settings.memory_share * (free + taken) - taken

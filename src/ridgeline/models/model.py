@@ -20,6 +20,7 @@ from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import AdapterRows, MatrixSpec
 from ridgeline.ops.op import Op
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space
 
 WeightChoice = Callable[[Place], WeightFormat | None]
@@ -137,6 +138,14 @@ class Model(Network):
         of few sequences are recorded (`ops/kernels/recording.py`)."""
         kept = all(isinstance(spec, KVSpec) and spec.grows for spec in self.kv_specs)
         return kept and self.has_head and super().runs_natively
+
+    @property
+    def captures(self) -> bool:  # type: ignore[override]
+        """Whether a decode step of it asks nothing of the host on a card, so that it is captured as a CUDA graph: our
+        kernels read all that is kept, through tables on the card, and no experts are counted."""
+        asks = any(isinstance(op, Experts | Recurrence | LatentAttention) for _, op in self.ops())
+        attends = [op for _, op in self.ops() if isinstance(op, Attention)]
+        return self.has_head and not self.encodes and not asks and all(op.read_on_card for op in attends)
 
     def recorded_bytes(self) -> int:
         """Bytes that recorded decode steps hold on to: what the ops of the largest one give, as their shapes say; 0

@@ -13,7 +13,7 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
-from ridgeline.ops.linear import Head
+from ridgeline.ops.linear import Head, Projections
 from ridgeline.ops.matrix import LowRank, PrequantisedMatrix
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence
@@ -30,7 +30,7 @@ class Network(nn.Module, ABC):
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own. widens:
     a dtype of the checkpoint's numbers that are widened to the model's as they are loaded. recipe: the name of what its
-    matrices are stored in, "" for the model's dtype.
+    matrices are stored in, "" for the model's dtype. captures: as of Model.
     """
 
     storage: Storage
@@ -39,6 +39,7 @@ class Network(nn.Module, ABC):
     passed_over: tuple[str, ...] = ()
     widens: torch.dtype | None = None
     recipe: str = ""
+    captures = False
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
@@ -92,6 +93,14 @@ class Network(nn.Module, ABC):
         if library() is not None and self.storage.dtype in DTYPES:
             for _, op in self.ops():
                 op.fuse()
+
+    def settle_on_card(self) -> None:
+        """Have our kernels for cards do at once what they can, and lay out weights as they want them: after it is
+        filled and moved, and for good."""
+        for _, op in self.ops():
+            op.settle_on_card()
+            if isinstance(op, Projections):
+                op.join()
 
     @property
     def runs_natively(self) -> bool:

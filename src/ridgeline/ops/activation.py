@@ -12,7 +12,7 @@ from torch.nn import functional
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import Library, native
+from ridgeline.ops.kernels import Library, cards_of, native
 from ridgeline.ops.linear import Projections, native_kernel, products_cost
 from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.op import Kernel, stored_name
@@ -108,6 +108,10 @@ class ActivatedProjections(Projections):
         """The activation of the products [rows, width] -> [rows, width]."""
         if x_TF.is_meta:
             return x_TF.new_empty(x_TF.shape)
+        if up_TF is not None and (kernels := cards_of(x_TF)):
+            both_TF = kernels.gated(x_TF, up_TF, self.activation)
+            if both_TF is not None:
+                return both_TF
         activated = self.function(x_TF)
         return activated if up_TF is None else activated * up_TF
 
@@ -153,6 +157,10 @@ class ActivatedProjections(Projections):
             stored = stored_name(self.matrices[0].stored)
             own = Kernel(self.kind, self.number_format, 1, self.cost_of(rows), stored=stored)
             return (native_kernel(own, self.kind, rows, self.matrices),)
+        return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
+
+    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.card_kernels_of: the products, then the activation."""
         return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
 
     def _activation_kernel(self, rows: int) -> Kernel:

@@ -5,7 +5,9 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
 
+MAX_CARD_DIM, MAX_CARD_SHARERS = 256, 64
+"""The widest heads, and the most that share keys, of which our kernels for cards take a tile."""
+
 ONE_SCALE = "kv_scale"
 """The tensor of a checkpoint that has one scale for a layer's keys and values together."""
 _SCALES = "k_scale", "v_scale"
@@ -53,6 +58,15 @@ class KVContext(Protocol):
     def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
         """Move the op's state of every sequence on by the step's rows of it, which `inputs` have [T, ...] -> [T, W]."""
         ...
+
+
+class Keeping(ABC):
+    """A KVContext that turns queries and keys on the way, as one kernel does for all rows that it keeps."""
+
+    @abstractmethod
+    def keep(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, angles: Angles | None) -> Tensor:
+        """Keep the step's K and V for the op's layer, turned by the angles if there are any -> the queries, turned
+        [T, H, D]; `attend` is then given no K and V."""
 
 
 class Attention(Op):
@@ -99,6 +113,7 @@ class Attention(Op):
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
         paged = by_head("attention.paged", spec.k_dim)
         self._names["paged"] = f"{paged}.{spec.code}" if spec.code else paged  # codes are widened on the way
+        self._names["keep"] = by_head("elementwise.keep", spec.k_dim)
         turn = by_head("elementwise.rotate", spec.k_dim)  # neighbours are turned another way than halves
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
         # Of K and V of one position, as they are stored and as they come; a price asks for them several times a step.
@@ -143,6 +158,23 @@ class Attention(Op):
         turns = self.rope is None or not self.rope.interleaved
         return turns and self.spec.kept and self.bias is None and self.spec.dtype in DTYPES
 
+    @property
+    def read_on_card(self) -> bool:
+        """Whether our kernels for cards attend over what it keeps: keys and values beside each other, not too wide, and
+        no bias of positions."""
+        spec = self.spec
+        sized = max(spec.k_dim, spec.v_dim) <= MAX_CARD_DIM and self.heads // spec.heads <= MAX_CARD_SHARERS
+        return spec.kept and spec.v_dim > 0 and self.bias is None and spec.dtype in DTYPES and sized
+
+    def settle_on_card(self) -> None:
+        """As Op.settle_on_card."""
+        self.parts = ("keep", "attend") if self.kept_on_card else type(self).parts
+
+    @property
+    def kept_on_card(self) -> bool:
+        """Whether they turn and keep rows at once, too: not where neighbours are turned."""
+        return self.read_on_card and (self.rope is None or not self.rope.interleaved)
+
     def forward(
         self,
         q_THD: Tensor,
@@ -157,6 +189,8 @@ class Attention(Op):
         where it is part of k. angles: of the rows, where the op has a rope.
         """
         assert (angles is not None) == (self.rope is not None)
+        if "keep" in self.parts and k_TKD is not None and v_TKW is not None and isinstance(kv, Keeping):
+            return self.attend(self.keep(q_THD, k_TKD, v_TKW, kv, angles), None, None, kv)
         if angles is not None and k_TKD is not None:
             q_THD, k_TKD = self.rotate(q_THD, k_TKD, angles)
         return self.attend(q_THD, k_TKD, v_TKW, kv)
@@ -171,6 +205,10 @@ class Attention(Op):
             return q_THD, k_TKD
         q_THD = rotate(q_THD, angles, start, interleaved=interleaved)
         return q_THD, rotate(k_TKD, angles, start, interleaved=interleaved)
+
+    def keep(self, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, kv: Keeping, angles: Angles | None) -> Tensor:
+        """Rotate and store at once -> the queries, rotated."""
+        return kv.keep(self, q_THD, k_TKD, v_TKW, angles)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
         """Store, and attend."""
@@ -250,6 +288,19 @@ class Attention(Op):
             return self.kernels(work, space)
         attends = Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(total), "attend")
         return (attends,) if self.rope is None else (self._rotate_kernel(total), attends)
+
+    def card_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.card_kernels: one that turns and keeps; then one for the sequences with a single query, and one for all
+        others."""
+        if not self.kept_on_card:
+            return self.kernels(work, space)
+        total = work.attention[self.reach].total
+        attends = [replace(own, calls=1) for own in self.kernels(work, space) if own.part == "attend"]
+        if not total.written:
+            return tuple(attends)
+        values = Cost(activation_bytes=total.written * self.spec.heads * self.spec.v_dim * self.spec.dtype.itemsize)
+        cost = self._rotate_cost(total, 2) + values
+        return (Kernel(self._names["keep"], self.number_format, 1, cost, "keep"), *attends)
 
     def _rotate_kernel(self, total: AttentionSum) -> Kernel:
         return Kernel(self._names["rotate"], self.number_format, 1, self._rotate_cost(total, 2), "rotate")

@@ -7,12 +7,21 @@ from itertools import groupby
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat, format_of
-from ridgeline.ops.kernels import native
-from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of, stored_alike
+from ridgeline.ops.kernels import Operands, kernels_of
+from ridgeline.ops.matrix import (
+    AdaptedMatrix,
+    AdapterRows,
+    LowRank,
+    Matrix,
+    MatrixSpec,
+    PlainMatrix,
+    matrix_of,
+    stored_alike,
+)
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
@@ -50,6 +59,10 @@ class Multiplies(Op):
     def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """As Op.native_kernels; of each adapter two more."""
         return (*super().native_kernels(work, space), *self.adapter_kernels(work, natively=True))
+
+    def card_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.card_kernels; of each adapter two more."""
+        return (*super().card_kernels(work, space), *self.adapter_kernels(work))
 
     def adapter_kernels(self, work: Work, *, natively: bool = False) -> tuple[Kernel, ...]:
         """The kernels of the adapters in a step. natively: where our kernels run."""
@@ -130,6 +143,10 @@ class Linear(Multiplies):
             return (kernel,)
         return (native_kernel(kernel, self.kind, rows, (self.matrix,)),)
 
+    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.card_kernels_of."""
+        return self.native_kernels_of(rows)
+
     @property
     def number_format(self) -> str:
         """As Op.number_format."""
@@ -171,7 +188,8 @@ class Head(Linear):
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
         if self.scale is not None and not x_RI.is_meta:
             x_RI = x_RI * self.scale
-        if (kernels := native(x_RI)) and (operands := self.matrix.operands):
+        operands = self.matrix.operands
+        if (kernels := kernels_of(x_RI)) and operands and kernels.takes(operands):
             (logits_RV,) = kernels.products(x_RI, (operands,), torch.float32)
         else:
             logits_RV = super().forward(x_RI)  # in the model's dtype, and so is what follows, as the references have it
@@ -214,6 +232,7 @@ class Projections(Multiplies):
         """specs: of each matrix, by its name in the checkpoint, in the order of the results."""
         super().__init__()
         self.names = tuple(specs)
+        self.joined: Operands | None = None
         for name, spec in specs.items():
             self.add_module(name, matrix_of(spec))
         assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
@@ -247,9 +266,29 @@ class Projections(Multiplies):
     def products(self, x_TI: Tensor) -> tuple[Tensor, ...]:
         """As forward."""
         parts: list[Tensor] = []
-        for matrix, y_TO in zip(self.matrices, products(x_TI, self.matrices), strict=True):
+        results: Sequence[Tensor]
+        if self.joined is not None and (kernels := kernels_of(x_TI)):
+            (whole_TO,) = kernels.products(x_TI, (self.joined,))
+            results = torch.split(whole_TO, [matrix.outputs for matrix in self.matrices], dim=-1)
+        else:
+            results = products(x_TI, self.matrices)
+        for matrix, y_TO in zip(self.matrices, results, strict=True):
             parts += torch.split(y_TO, list(matrix.spec.own_parts), dim=-1) if matrix.spec.parts else (y_TO,)
         return tuple(parts)
+
+    def join(self) -> None:
+        """Lay plain matrices behind each other in memory, where that was not done, so that one product gives all of
+        their results: a card takes as long to begin a small one as to do it. They stay what they are by name."""
+        weights = [own for own in map(_plain, self.matrices) if own is not None]
+        biased = {own.bias is not None for own in weights}
+        if len(weights) < max(2, len(self.names)) or len(biased) != 1:
+            return
+        whole = torch.cat([own.weight for own in weights])
+        biases = [own.bias for own in weights if own.bias is not None]
+        bounds = [len(own.weight) for own in weights]
+        for matrix, part in zip(self.matrices, torch.split(whole, bounds), strict=True):
+            matrix.weight = nn.Parameter(part, requires_grad=False)
+        self.joined = Operands(whole, torch.cat(biases) if biases else None)
 
     def cost_of(self, rows: int) -> Cost:
         """The products, the rows read once."""
@@ -266,6 +305,10 @@ class Projections(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of: one launch for all matrices."""
+        return tuple(self.native_product_kernels(rows, "forward"))
+
+    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.card_kernels_of."""
         return tuple(self.native_product_kernels(rows, "forward"))
 
     def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
@@ -302,11 +345,17 @@ class Projections(Multiplies):
         return f"{self.matrices[0].inputs} -> {' + '.join(str(matrix.outputs) for matrix in self.matrices)}"
 
 
+def _plain(matrix: Matrix) -> Operands | None:
+    """What a matrix in the model's dtype that stands alone is multiplied with; None of any other."""
+    own = matrix.operands if isinstance(matrix, PlainMatrix) else None
+    return own if own is not None and own.codes is None else None
+
+
 def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     """The product of the same rows with each matrix: in one call, where our kernels take them all and they are stored
     alike."""
-    if kernels := native(x_TI):
-        operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
+    if kernels := kernels_of(x_TI):
+        operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands) and kernels.takes(own)]
         if len(operands) == len(matrices) and stored_alike(matrices):
             return kernels.products(x_TI, operands)
     return [matrix.product(x_TI) for matrix in matrices]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import native
+from ridgeline.ops.kernels import kernels_of
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
@@ -102,9 +102,8 @@ class RMSNorm(Norm):
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
-        if self.rounds_alike and (kernels := native(x_xD)):
-            x_ND = x_xD.view(-1, self.width) if x_xD.is_contiguous() else x_xD.reshape(-1, self.width)
-            return kernels.norm(x_ND, self.weight, self.eps, from_one=self.from_one).view(x_xD.shape)
+        if self.rounds_alike and (kernels := kernels_of(x_xD)):
+            return kernels.norm(x_xD, self.weight, self.eps, from_one=self.from_one)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.cast_last:
             return (normed * self.scale).to(x_xD.dtype)
@@ -298,9 +297,17 @@ class AddRMSNorm(AddNorm, RMSNorm):
         """As Op.fusible."""
         return self.runs_natively
 
+    def settle_on_card(self) -> None:
+        """As Op.settle_on_card."""
+        self.fuse()
+
+    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.card_kernels_of."""
+        return self.native_kernels_of(rows)
+
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """As AddNorm.forward."""
-        if self.fused and (kernels := native(x_TD)):
+        if self.fused and (kernels := kernels_of(x_TD)):
             return x_TD, kernels.norm(x_TD, self.weight, self.eps, from_one=self.from_one, added_ND=y_TD)
         return super().forward(x_TD, y_TD)
 

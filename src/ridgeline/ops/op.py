@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature
@@ -30,6 +30,10 @@ class Kernel:
     part: str = "forward"
     stored: str = ""
     sharers: int = 1
+
+
+Runs = Literal["torch", "native", "card"]
+"""Whose kernels run: torch's or another engine's, ours for the processor, ours for cards."""
 
 
 def by_head(kernel: str, head_dim: int) -> str:
@@ -80,6 +84,16 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.native_kernels_of(rows) if rows else ()
 
+    def card_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """The kernels of such a call where ours for cards run, as far as there are any."""
+        rows = work.rows.get(space, 0)
+        return self.card_kernels_of(rows) if rows else ()
+
+    def kernels_by(self, runs: Runs, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """The kernels of such a call by whose they are."""
+        of = {"torch": self.kernels, "native": self.native_kernels, "card": self.card_kernels}
+        return of[runs](work, space)
+
     @property
     def runs_natively(self) -> bool:
         """Whether our kernels compute all of it once it is fused, in a number format that they take."""
@@ -94,6 +108,11 @@ class Op(Stored, ABC):
         """From now on have that kernel do it, as this machine has it. What it must cost is the same."""
         if self.fusible:
             self.fused, self.parts = True, ("forward",)
+
+    def settle_on_card(self) -> None:
+        """From now on run on a card: what a kernel for the processor did at once is done in parts again, unless there
+        is one for cards."""
+        self.fused, self.parts = False, type(self).parts
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -111,6 +130,10 @@ class Op(Stored, ABC):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As `kernels_of`, where ours run. Where torch's would be one kernel, of the same class, so is ours."""
+        return self.kernels_of(rows)
+
+    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As `kernels_of`, where ours for cards run."""
         return self.kernels_of(rows)
 
     def kernel(self, rows: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.features import Switch, Touched
-from ridgeline.ops.op import Kernel
+from ridgeline.ops.op import Kernel, Runs
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import AttentionSum, AttentionWork, Work
 from ridgeline.page.lines import EXACT, Line, Values, straight, trimmed, whole
@@ -25,6 +25,7 @@ ROWS = "rows"
 _MOST_ROWS = 1 << 17
 _MANY = 64  # times as many rows as it takes for each to be alone: (1 - 1/n)^(64 n) rounds to nothing beside 1
 _TRIALS = 3  # random works at which an op is asked again
+_RUNS: tuple[Runs, ...] = ("torch", "native")
 _CANDIDATES = 400  # random sums among which each case is looked for
 
 Point = tuple[int, ...]
@@ -110,7 +111,7 @@ class Asker:
     def said(self, asked: Asked) -> Said:
         """What it says of a step."""
         work = self._work(asked)
-        kernels = (_by_key(self.priced.kernels(work, natively=natively)) for natively in (False, True))
+        kernels = (_by_key(self.priced.kernels(work, runs)) for runs in _RUNS)
         return Said(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
@@ -212,7 +213,7 @@ class Asker:
 
     def _names(self, rows: int) -> Sequence[str]:
         work = self._work({ROWS: (rows,)})
-        return [kernel.name for natively in (False, True) for kernel in self.priced.kernels(work, natively=natively)]
+        return [kernel.name for runs in _RUNS for kernel in self.priced.kernels(work, runs)]
 
     def _work(self, asked: Asked) -> Work:
         if self.reach is None:

@@ -58,7 +58,8 @@ class Host:
     batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
     the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
     the device runs this one, which then takes the longer of the two; else it takes both. asked: what more a step takes
-    that is not recorded; one that is has nothing between its ops."""
+    that is not recorded; one that is has nothing between its ops. ahead: whether ops run while the host asks for those
+    after them, as on a card: of what it takes to ask for a step's only what is longer than they take counts."""
 
     step: float
     op: float
@@ -67,6 +68,7 @@ class Host:
     byte: float
     overlap: bool = False
     asked: float = 0.0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

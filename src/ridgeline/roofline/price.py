@@ -15,8 +15,8 @@ from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, MAX_RECORDED_BATCH
+from ridgeline.ops.op import Kernel, Op, Runs
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.time import OpTime, beside_card, floor_seconds, host_seconds, op_seconds
@@ -45,9 +45,9 @@ class PricedOp:
         """Of one call."""
         return self.op.cost(work, self.space)
 
-    def kernels(self, work: Work, *, natively: bool = False) -> tuple[Kernel, ...]:
-        """Of one call. natively: where our kernels run."""
-        return self.op.native_kernels(work, self.space) if natively else self.op.kernels(work, self.space)
+    def kernels(self, work: Work, runs: Runs = "torch") -> tuple[Kernel, ...]:
+        """Of one call. runs: whose."""
+        return self.op.kernels_by(runs, work, self.space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class Price:
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
         self._taken, self._records = model.storage.dtype in DTYPES, model.runs_natively and devices == 1
+        self._captures = model.captures and devices == 1
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
         self.repacked_bytes = model.repacked_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
@@ -128,20 +129,25 @@ class Price:
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
-        self._kernels: dict[tuple[StepShape, bool], tuple[tuple[Kernel, ...], ...]] = {}
+        self._kernels: dict[tuple[StepShape, Runs], tuple[tuple[Kernel, ...], ...]] = {}
         self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
 
     def weights_on(self, device: Device) -> float:
         """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
         return self.weight_bytes + (self.repacked_bytes if device.native else 0.0)
 
-    def runs_natively(self, device: Device) -> bool:
-        """Whether our kernels run the model on the device, as far as they take its ops."""
-        return device.native and self._taken
+    def runs_on(self, device: Device) -> Runs:
+        """Whose kernels run the model on the device: ours where there are any, as far as they take its ops."""
+        if not (device.native and self._taken):
+            return "torch"
+        return "card" if device.kind == "gpu" else "native"
 
     def recorded(self, device: Device, work: Work) -> bool:
         """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone, which
-        are not all of it where an adapter is asked."""
+        are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they are."""
+        if device.native and device.kind == "gpu":
+            few = work.sequences <= CAPTURED_BATCHES[-1] and work.decodes and not work.adapted
+            return self._taken and self._captures and few
         few = work.sequences <= MAX_RECORDED_BATCH and work.decodes and not work.adapted
         return device.native and self._records and few
 
@@ -160,17 +166,18 @@ class Price:
             cost = priced.cost(work)
             total += cost * priced.count
             reading.append((index, priced, cost))
-        working_set, natively, recorded = total.memory_bytes, self.runs_natively(device), self.recorded(device, work)
+        working_set, runs, recorded = total.memory_bytes, self.runs_on(device), self.recorded(device, work)
         standing = self._times_of(device, work, working_set, recorded=recorded)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
         for index, priced, cost in reading:
-            kernels = priced.kernels(work, natively=natively)
+            kernels = priced.kernels(work, runs)
             time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
-        host = beside_card(expected, host_seconds(work, total, known.calls, device, recorded=recorded), device)
+        own = host_seconds(work, total, known.calls, device, recorded=recorded, card=expected)
+        host = beside_card(expected, own, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:
@@ -187,13 +194,13 @@ class Price:
             found = keep(self._standing, shape, _Standing(total, costs, calls))
         return found
 
-    def _kernels_of(self, work: Work, *, natively: bool) -> tuple[tuple[Kernel, ...], ...]:
+    def _kernels_of(self, work: Work, runs: Runs) -> tuple[tuple[Kernel, ...], ...]:
         """Those of each op that does not read the context: the same on all devices, of which a plan compares dozens."""
-        key = (work.shape, natively)
+        key = (work.shape, runs)
         found = self._kernels.get(key)
         if found is None:
             blind = Work(work.rows, work.sequences)
-            kernels = tuple(priced.kernels(blind, natively=natively) for priced in self._standing_ops)
+            kernels = tuple(priced.kernels(blind, runs) for priced in self._standing_ops)
             found = keep(self._kernels, key, kernels)
         return found
 
@@ -206,7 +213,7 @@ class Price:
                 time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
                 return PricedRow(priced, cost, time)
 
-            kernels = self._kernels_of(work, natively=self.runs_natively(device))
+            kernels = self._kernels_of(work, self.runs_on(device))
             rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs, kernels))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)

@@ -117,11 +117,16 @@ def beside_card(card: float, host: float, device: Device) -> float:
     return max(0.0, host - card) if device.host is not None and device.host.overlap else host
 
 
-def host_seconds(work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False) -> float:
-    """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it."""
+def host_seconds(
+    work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, card: float = 0.0
+) -> float:
+    """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it. card: those of
+    the ops, which hide what the host takes to ask for them where they run meanwhile."""
     host = device.host
     if host is None:
         return 0.0
     nbytes = min(cost.total_bytes, device.cached_bytes)
     asked = 0.0 if recorded else host.asked + host.op * ops
+    if host.ahead:
+        asked = max(0.0, asked - card)
     return host.step + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

@@ -55,14 +55,14 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
-    while; bar: shows how far weights are read; else as AsyncLLM.start has it."""
+    while, None where nothing is predicted; bar: shows how far weights are read; else as AsyncLLM.start has it."""
 
     model: str
     name: str
     settings: EngineSettings | None = None
     dummy_weights: bool = False
     threads: int | None = None
-    device: Callable[[], Device] | None = None
+    device: Callable[[], Device | None] | None = None
     bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
 
     async def start(self) -> AsyncLLM:

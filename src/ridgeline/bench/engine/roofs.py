@@ -12,7 +12,9 @@ from typing import TypeVar
 import torch
 
 from ridgeline.calibrate import estimate
+from ridgeline.calibrate.card import probed_card
 from ridgeline.calibrate.file import Uncalibrated, load
+from ridgeline.calibrate.this import this_accelerator
 from ridgeline.calibrate.timer import Timer
 from ridgeline.roofline.device import Cache, Device
 
@@ -20,20 +22,20 @@ R = TypeVar("R")
 
 
 class Roofs:
-    """Of the processor with so many threads. calibrated: None where runs stand between probes. why: there is nothing
-    else to go by, empty where probes were asked for."""
+    """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
+    is nothing else to go by, empty where probes were asked for."""
 
-    def __init__(self, threads: int, *, probe: bool = False) -> None:
+    def __init__(self, threads: int, *, probe: bool = False, on_card: bool = False) -> None:
         """probe: even where there is a calibration."""
         self.threads = threads
         self.calibrated: Device | None = None
         self.why = ""
         if not probe:
             try:
-                self.calibrated = load(threads).device()
+                self.calibrated = this_accelerator() if on_card else load(threads).device()
             except Uncalibrated as error:
                 self.why = str(error)
-        self._timer = Timer(torch.device("cpu"), threads)
+        self._timer = Timer(torch.device("cuda" if on_card else "cpu"), threads)
         self._last: Device | None = None
 
     def around(self, call: Callable[[], R]) -> tuple[R, Device]:
@@ -46,7 +48,8 @@ class Roofs:
         return result, halfway(before, self._last)
 
     def _probed(self) -> Device:
-        return estimate.probed(self._timer, estimate.PROBE_SECONDS)
+        probed = probed_card if self._timer.device.type == "cuda" else estimate.probed
+        return probed(self._timer, estimate.PROBE_SECONDS)
 
 
 def halfway(one: Device, other: Device) -> Device:

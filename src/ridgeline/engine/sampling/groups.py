@@ -17,6 +17,7 @@ from ridgeline.engine.sampling.candidates import IdsC
 from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
 from ridgeline.engine.sampling.row import SampleRow
 from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.ops.staging import staged
 
 MAX_LOGITS = 1 << 23
 """Logits that a group may hold. It bounds what the steps keep beside them: with a sort, some 60 bytes for each."""
@@ -64,12 +65,12 @@ class Changes:
         penalties = [_penalties(row) for row in rows if row.params.uses_history]
         return cls(
             _joined(biased, device),
-            torch.tensor(biases, dtype=torch.float32, device=device),
+            staged(biases, device, torch.float32),
             _joined(forbidden, device),
-            torch.tensor(list(masks), dtype=torch.int64, device=device),
-            torch.tensor(np.array(list(masks.values()), np.uint32).view(np.int32), device=device),
+            staged(list(masks), device, torch.int64),
+            staged(np.array(list(masks.values()), np.uint32).view(np.int32), device),
             _joined(penalised, device),
-            torch.tensor(np.concatenate([np.zeros((4, 0), np.float32), *penalties], axis=1), device=device),
+            staged(np.concatenate([np.zeros((4, 0), np.float32), *penalties], axis=1), device),
         )
 
     def apply(self, logits_GV: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def _places(start: int, ids: Sequence[int] | IdsC, vocabulary: int) -> IdsC:
 
 
 def _joined(places: Sequence[IdsC], device: torch.device) -> Tensor:
-    return torch.tensor(np.concatenate([np.zeros(0, np.int64), *places]), device=device)
+    return staged(np.concatenate([np.zeros(0, np.int64), *places]), device)
 
 
 def _penalties(row: SampleRow) -> NDArray[np.float32]:
@@ -143,8 +144,8 @@ def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) 
     """The rows in groups, with what their steps need on the logits' device."""
     together = list(_members(rows, vocabulary))
     order = [member for _, members in together for member in members]
-    numbers = torch.tensor(_settings([rows[member] for member in order]), dtype=torch.float64, device=device)
-    whole = torch.tensor([order, [rows[member].params.top_k for member in order]], dtype=torch.int64, device=device)
+    numbers = staged(_settings([rows[member] for member in order]), device, torch.float64)
+    whole = staged([order, [rows[member].params.top_k for member in order]], device, torch.int64)
     sizes = [len(members) for _, members in together]
     parts = zip(torch.split(numbers.unsqueeze(2), sizes, 1), torch.split(whole, sizes, 1), strict=True)
     return [

@@ -19,7 +19,9 @@ from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, m
 
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
-"""The environment variable that chooses an instruction set, or `off`."""
+"""The environment variable that chooses an instruction set, or `off`; `triton` for Triton's interpreter (cards.py)."""
+
+TRITON = "triton"
 
 ACTIVATION_NUMBERS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
@@ -96,6 +98,11 @@ class Library:
             self._functions[name] = call
         return self._functions[name]
 
+    @staticmethod
+    def takes(own: Operands) -> bool:
+        """Whether rows are multiplied with such a matrix here: with any that has operands."""
+        return True
+
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
@@ -118,9 +125,12 @@ class Library:
         return y_TF
 
     def norm(
-        self, x_ND: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
+        self, x_xD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
     ) -> Tensor:
-        """RMS norm of rows [N, D]; `added_ND` is added to them first, in their place. from_one: as of RMSNorm."""
+        """RMS norm of vectors [..., D]; `added_ND` is added to rows [N, D] first, in their place. from_one: as of
+        RMSNorm."""
+        x_ND = x_xD if x_xD.dim() == 2 else x_xD.reshape(-1, x_xD.shape[-1])
+        assert added_ND is None or x_ND is x_xD, "what is added to has rows"
         assert weight_D.dtype == x_ND.dtype, "a norm's weight is in the dtype of its rows"
         assert weight_D.shape == x_ND.shape[1:], "a norm has a weight for each number of a row"
         y_ND = x_ND.new_empty(x_ND.shape)
@@ -130,7 +140,7 @@ class Library:
             assert added_ND.dtype == x_ND.dtype, "what is added is in the dtype of the rows"
             assert added_ND.shape == x_ND.shape, "what is added has the shape of the rows"
         self._norms(rows_of(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
-        return y_ND
+        return y_ND.view(x_xD.shape)
 
     def angles(self, positions_T: Tensor, frequencies_H: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
         """cos and sin of int64 positions x fp32 frequencies, times `magnitude`: each fp32 [T, 1, H]."""
@@ -184,7 +194,7 @@ def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:
 def library() -> Library | None:
     """The kernels of this process; None where they are off or were not compiled. Raises ValueError."""
     name = os.environ.get(VARIABLE, "")
-    if name == "off" or not PATH.exists():
+    if name in ("off", TRITON) or not PATH.exists():
         return None
     return Library(PATH, name)
 

@@ -18,6 +18,10 @@ MAX_RECORDED_BATCH = 16
 """Sequences of a decode step that is recorded. In a larger one what Python takes is lost in what the kernels take, and
 a recording keeps the memory of every op."""
 
+CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
+"""Buckets of decode steps that are captured on a card: a batch runs as the next larger one. One larger than the last
+takes its kernels longer than Python takes to ask for them."""
+
 CHUNK = 4 << 20
 _ALIGNED = 64
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Operands, native
+from ridgeline.ops.kernels import Operands, kernels_of
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.stored import weight
 
@@ -30,7 +30,7 @@ class PlainMatrix(Matrix):
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
-        if (kernels := native(x_TI)) and (operands := self.operands):
+        if (kernels := kernels_of(x_TI)) and (operands := self.operands):
             return kernels.products(x_TI, (operands,))[0]
         return functional.linear(x_TI, self.values(), self.own_bias)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, library, native
+from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, kernels_of, library
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, weight
@@ -95,7 +95,7 @@ class QuantisedMatrix(Matrix):
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
         own = self._codes
-        every_R = torch.arange(self.outputs) if picked_R is None else picked_R
+        every_R = torch.arange(self.outputs, device=self.codes.device) if picked_R is None else picked_R
         codes_RB = self.codes if picked_R is None else self.codes[picked_R]
 
         def of_rows(each_OG: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class QuantisedMatrix(Matrix):
 
     def multiplied(self, x_TI: Tensor, operands: Operands | None, dense: Callable[[], Tensor]) -> Tensor:
         """Rows times the matrix, by our kernels where they take its operands, else by torch, as fp32 [O, I]."""
-        if (kernels := native(x_TI)) and operands:
+        if (kernels := kernels_of(x_TI)) and operands and kernels.takes(operands):
             return kernels.products(x_TI, (operands,))[0]
         if self.rounds_rows:
             y_TO = functional.linear(rounded_rows(x_TI), dense()).to(x_TI.dtype)

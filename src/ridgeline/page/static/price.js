@@ -235,11 +235,13 @@ function copyingSeconds(kernel, cost, device) {
   return kernelSeconds(own, copies.launches, 0, bytes / bandwidthOf(device, bytes), false);
 }
 
-function hostSeconds(work, cost, calls, device, isRecorded) {
+// card: seconds of the ops, which hide what the host takes to ask for them where they run meanwhile.
+function hostSeconds(work, cost, calls, device, isRecorded, card) {
   const host = device.host;
   if (!host) return 0;
   const cached = device.caches.reduce((most, cache) => Math.max(most, cache.nbytes), 0);
-  const asked = isRecorded ? 0 : host.asked + host.op * calls;
+  let asked = isRecorded ? 0 : host.asked + host.op * calls;
+  if (host.ahead) asked = Math.max(0, asked - card);
   const bytes = Math.min(totalBytes(cost), cached);
   return host.step + asked + host.sequence * work.sequences + host.token * work.rows.tokens + host.byte * bytes;
 }
@@ -268,7 +270,7 @@ export function priceStep(table, device, work, ranks = table.ranks) {
     return { op, cost: priced[i].cost, ...time };
   });
   const floor = Math.max(computeSeconds(total, device), workingSet / bandwidthOf(device, workingSet));
-  const seconds = hostSeconds(work, total, calls, device, isRecorded);
+  const seconds = hostSeconds(work, total, calls, device, isRecorded, expected);
   const host = device.host && device.host.overlap ? Math.max(0, seconds - expected) : seconds;
   return { cost: total, floor, bound, expected: expected + host, host, workingSet, rows };
 }

@@ -1,0 +1,165 @@
+"""Calibrating a card: its roofs, its ops in models that are shaped like large ones, and what the host takes beside."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ridgeline.calibrate.assembled import assembled
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.card_timer import CardTimer
+from ridgeline.calibrate.fit import fit_all
+from ridgeline.calibrate.observe import KernelTime, kernel_times, observations
+from ridgeline.calibrate.probe import Pace
+from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
+from ridgeline.calibrate.steps import Stage
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
+from ridgeline.engine.bare import bare_engine
+from ridgeline.engine.params import SamplingParams
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Space, Work
+from ridgeline.roofline.device import Device, Host
+from ridgeline.roofline.price import Price, traced_calls
+
+SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
+_EVEN = Pace(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
+_STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
+_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (2048,))
+_TOKENS, _TURNS, _POSITIONS = 6, 4, 1 << 15
+
+Report = Callable[[str, float], None]
+
+
+def card_as_roofs(timer: Timer, measured: Sequence[Stream], multiplied: Mapping[str, float]) -> Device:
+    """A card as its roofs alone: what it reads or copies fastest, whatever is the more, and multiplies."""
+    properties = torch.cuda.get_device_properties(timer.device)
+    bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
+    return Device(
+        "this", properties.name, "gpu", peaks(multiplied), bandwidth, float(properties.total_memory), native=True
+    )
+
+
+def probed_card(timer: Timer, seconds: float) -> Device:
+    """The roofs of a card, probed in about so many seconds."""
+    return card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+
+
+def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
+    """Measure and fit, in about so many seconds. report: as of `calibrate`."""
+    begin = timer.wall()
+    shares = _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in CARD_TRIALS)
+    report("bandwidth and matrix products", 0.0)
+    measured = streams(timer, seconds * _STREAMS / shares, SETS)
+    multiplied = products(timer, seconds * _PRODUCTS / shares)
+    bare = card_as_roofs(timer, measured, multiplied)
+    times: list[KernelTime] = []
+    for trial in CARD_TRIALS:
+        report(f"ops of the trial {trial.name}", (timer.wall() - begin) / seconds)
+        times += _times_of(trial, timer, bare, seconds * trial.share / shares)
+    observed = observations(times, _EVEN)
+    fitted = fit_all(observed)
+    report("the host", (timer.wall() - begin) / seconds)
+    known = replace(bare, efficiency={name: one.efficiency for name, one in fitted.items()})
+    host = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
+    report("done", 1.0)
+    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, _EVEN)
+
+
+def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
+    """What every kernel took in the steps of a trial."""
+    model = trial.model(torch.bfloat16, timer.device)
+    price, watch = Price(model), CardTimer(model)
+    spaces_of: dict[Op, list[Space]] = {}
+    for _, op, space in traced_calls(model):
+        spaces_of.setdefault(op, []).append(space)
+    stage = Stage(model, trial.positions)
+    for step in trial.steps:
+        prepared = stage.prepare(step, recorded=False)
+        timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
+        # What the card takes for a kernel is the same whether a step was captured or not.
+        where = f"{trial.name} {describe(step)}"
+        yield from kernel_times(where, timed, price, stage.work(step), roofs, _EVEN, recorded=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step through the engine. whole: seconds of it. card: what its ops are expected to take. ops: how many there
+    are. recorded: whether it was captured."""
+
+    work: Work
+    whole: float
+    card: float
+    ops: int
+    recorded: bool
+
+
+def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
+    """Steps of an engine that runs decodes and prefills of several sizes; each the median of several."""
+    model = trial.model(torch.bfloat16, timer.device)
+    price, works = Price(model), list[Work]()
+    engine = bare_engine(model, _POSITIONS, lambda record: works.append(record.work))
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
+    for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
+        seen: dict[bool, list[float]] = {False: [], True: []}
+        last: dict[bool, Work] = {}
+        for turn in range(_TURNS):
+            for length in load:
+                engine.add([position % model.vocabulary for position in range(length)], params)
+            while engine.has_work:
+                start = timer.wall()
+                engine.step()
+                decodes = works[-1].decodes
+                if turn:  # in the first everything is new
+                    seen[decodes].append(timer.wall() - start)
+                    last[decodes] = works[-1]
+        for decodes, work in last.items():
+            card = price.on(known, work).expected
+            whole = statistics.median(seen[decodes])
+            yield HostStep(work, whole, card, len(price.calls), price.recorded(known, work))
+
+
+def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
+    """What the host takes: for a step, a sequence and a position in it, before and after what the card does; and to ask
+    for a step that is not captured and for an op of it, while the card runs those before it. And the median error of
+    whole steps without its sign.
+
+    Steps whose ops take the card longer than the host needs to ask for them say the first three, as captured ones do;
+    of the others what is left over is the host's asking.
+    """
+    asks = [s for s in steps if not s.recorded and s.whole > 2 * s.card]
+    others = [s for s in steps if s not in asks]
+    features = np.array([[1.0, s.work.sequences, s.work.tokens - s.work.sequences] for s in others])
+    whole = np.array([s.whole for s in others])
+    constants = _least(features / whole[:, None], np.array([max(0.0, s.whole - s.card) for s in others]) / whole)
+    step, sequence, token = (float(c) for c in constants)
+
+    def beside(s: HostStep) -> float:
+        return step + sequence * s.work.sequences + token * (s.work.tokens - s.work.sequences)
+
+    asked, op = 0.0, 0.0
+    if asks:
+        taken = np.array([s.whole for s in asks])
+        of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
+        asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside(s) for s in asks]) / taken))
+    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True)
+    errors = [
+        abs(beside(s) + max(s.card, 0.0 if s.recorded else asked + op * s.ops) - s.whole) / s.whole for s in steps
+    ]
+    return host, statistics.median(errors)
+
+
+def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Constants that are not below 0 and leave the least squares: of so few every choice of zeros is tried."""
+    count = features.shape[1]
+    best, found = float("inf"), np.zeros(count)
+    for mask in range(1, 1 << count):
+        chosen = [i for i in range(count) if mask >> i & 1]
+        solution = np.linalg.lstsq(features[:, chosen], target, rcond=None)[0]
+        squares = float(np.square(features[:, chosen] @ solution - target).sum())
+        if (solution >= 0).all() and squares < best:
+            best, found = squares, np.zeros(count)
+            found[chosen] = solution
+    return found

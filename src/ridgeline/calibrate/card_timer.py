@@ -1,0 +1,141 @@
+"""What the ops of a step take on a card, without the gaps that asking for them one by one would leave.
+
+The card is given something to wait in first, so that a whole step is asked for before any of it runs: its kernels then
+follow each other as they do in a captured step, or in one that takes them longer than it takes the host to ask. Events
+between ops say what each took. They take time themselves: what they say is set in proportion to what the step takes
+without them.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ridgeline.calibrate.steps import TimedOp
+from ridgeline.models.network import Network
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Space
+
+_CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little longer then
+_REPEATS = range(5, 40)
+_SHORTEST = 1e-8  # seconds, as of a Stopwatch
+
+Part = tuple[Op, str]
+Pair = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+class CardTimer:
+    """Times the ops of a model on a card."""
+
+    def __init__(self, model: Network) -> None:
+        self.parts: list[Part] = [(op, part) for _, op in model.ops() for part in op.parts]
+        self._events: dict[Part, list[Pair]] = {}
+
+    def medians(
+        self, step: Callable[[], object], spaces_of: Mapping[Op, Sequence[Space]], budget: float
+    ) -> tuple[list[TimedOp], float]:
+        """Every op of a step, timed for about `budget` seconds; and the seconds of the whole step. spaces_of: the space
+        of each of an op's calls, in order."""
+        asking = _seconds_to_ask(step)
+        whole = statistics.median(self._repeated(lambda: _whole(step, asking), budget / 2))
+        taken: dict[Part, list[list[float]]] = {}
+        with self._watching():
+            asking = max(asking, _seconds_to_ask(step))
+            for own in self._repeated(lambda: self._split(step, asking), budget / 2):
+                for part, seconds in own.items():
+                    taken.setdefault(part, []).append(seconds)
+        return _in_proportion(taken, spaces_of, whole), whole
+
+    @staticmethod
+    def _repeated(once: Callable[[], Any], budget: float) -> list[Any]:
+        end, results = time.perf_counter() + budget, list[Any]()
+        while len(results) < _REPEATS.start or (time.perf_counter() < end and len(results) < _REPEATS.stop):
+            results.append(once())
+        return results[2:]
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """While it lasts, events are noted around the parts of ops."""
+        for op, part in self.parts:
+            setattr(op, part, self._noted((op, part), getattr(op, part)))
+        try:
+            yield
+        finally:
+            for op, part in self.parts:
+                delattr(op, part)
+
+    def _noted(self, part: Part, forward: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            start, end = _event(), _event()
+            start.record()
+            result = forward(*arguments)
+            end.record()
+            self._events.setdefault(part, []).append((start, end))
+            return result
+
+        return call
+
+    def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
+        """Seconds of every call of each part in a run of the step."""
+        self._events.clear()
+        _wait(asking)
+        nothing = _event(), _event()
+        for event in nothing:
+            event.record()
+        step()
+        torch.cuda.synchronize()
+        between = _between(nothing)
+        return {
+            part: [max(_SHORTEST, _between(pair) - between) for pair in pairs] for part, pairs in self._events.items()
+        }
+
+
+def _seconds_to_ask(step: Callable[[], object]) -> float:
+    """Seconds that the host takes to ask for a step, when all that it asks for is compiled."""
+    step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    seconds = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return seconds
+
+
+def _wait(seconds: float) -> None:
+    """Have the card do nothing for a while, and somewhat longer."""
+    torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))  # type: ignore[no-untyped-call]
+
+
+def _whole(step: Callable[[], object], asking: float) -> float:
+    _wait(asking)
+    start, end = _event(), _event()
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return _between((start, end))
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _between(pair: Pair) -> float:
+    return float(pair[0].elapsed_time(pair[1])) / 1e3
+
+
+def _in_proportion(
+    taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[Space]], whole: float
+) -> list[TimedOp]:
+    """Medians of every call, of all calls of a step together as many seconds as the whole."""
+    found = []
+    for (op, part), runs in taken.items():
+        spaces = spaces_of[op]
+        assert all(len(run) == len(spaces) for run in runs), "every step makes every call"
+        medians = [statistics.median(call) for call in zip(*runs, strict=True)]
+        found += [(op, part, space, seconds) for space, seconds in zip(spaces, medians, strict=True)]
+    share = whole / sum(seconds for *_, seconds in found)
+    return [TimedOp(op, part, space, seconds * share) for op, part, space, seconds in found]

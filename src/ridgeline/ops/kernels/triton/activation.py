@@ -1,0 +1,44 @@
+"""The activation of a gate times what it gates, read once and written once.
+
+Shapes: T rows, F columns.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+NAMES = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu_fast": 1}
+"""Activations that there is a kernel for, by their names in config.json, each with its number here."""
+
+_TILE = 1024
+
+
+@triton.jit
+def _gated(
+    gate, gate_row, up, up_row, y, columns, ACTIVATION: tl.constexpr, BLOCK_F: tl.constexpr
+):  # fmt: skip
+    t, f_F = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    keep_F = f_F < columns
+    gate_F = tl.load(gate + t * gate_row + f_F, mask=keep_F, other=0.0).to(tl.float32)
+    up_F = tl.load(up + t * up_row + f_F, mask=keep_F, other=0.0)
+    if ACTIVATION == 0:
+        active_F = gate_F / (1.0 + tl.exp(-gate_F))
+    else:
+        inner_F = 0.7978845608028654 * (gate_F + 0.044715 * gate_F * gate_F * gate_F)  # sqrt(2 / pi)
+        active_F = gate_F * (1.0 - 1.0 / (1.0 + tl.exp(2.0 * inner_F)))  # 0.5 x (1 + tanh) is this
+    # Rounded between the two, as torch has it, whose kernels are two.
+    active_F = active_F.to(up.dtype.element_ty).to(tl.float32)
+    tl.store(y + t * columns + f_F, (active_F * up_F.to(tl.float32)).to(y.dtype.element_ty), mask=keep_F)
+
+
+def gated(gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
+    """act(gate) * up -> [T, F]."""
+    rows, columns = gate_TF.shape
+    y_TF = torch.empty_like(gate_TF, memory_format=torch.contiguous_format)
+    if rows:
+        _gated[(rows, triton.cdiv(columns, _TILE))](
+            gate_TF, gate_TF.stride(0), up_TF, up_TF.stride(0), y_TF, columns, ACTIVATION=NAMES[activation],
+            BLOCK_F=_TILE, num_warps=4,
+        )  # fmt: skip
+    return y_TF

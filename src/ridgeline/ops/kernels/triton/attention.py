@@ -1,0 +1,181 @@
+"""The attention of one layer over its pages, as kernels for a card.
+
+Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value, B sequences with
+one query, C sequences with several.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ridgeline.ops.kernels.attention import KeptCodes, Scoring
+from ridgeline.ops.kernels.triton import attend
+from ridgeline.ops.kernels.triton.keep import keep_rows
+from ridgeline.ops.kernels.triton.launch import product_dtype
+
+MOST_SPLITS = 32
+_PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
+_BLOCK_H = 8
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
+    group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row. All int32."""
+
+    offset_B: Tensor
+    length_B: Tensor
+    row_B: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offset_B)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Sequences with several queries each; as One, and count_C: how many. most: the largest of these."""
+
+    offset_C: Tensor
+    length_C: Tensor
+    row_C: Tensor
+    count_C: Tensor
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The sequences of a step as the layers of one KV group see them. pages: int32, tables of pages behind each
+    other."""
+
+    pages: Tensor
+    one: One | None
+    several: Several | None
+
+
+class PagedAttention:
+    """The attention of one layer, over its pages."""
+
+    def __init__(
+        self, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, dtype: torch.dtype, codes: KeptCodes | None
+    ) -> None:
+        """As of our kernels for the CPU; values are kept beside keys."""
+        _, kv_heads, size, dim = k_PKSD.shape
+        width = v_PKSW.shape[3]
+        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
+        assert v_PKSW.stride()[1:] == (size * width, width, 1), "the values of a head in a page are one piece"
+        self.heads, self.kv_heads, self.sharers, self.dim, self.width = heads, kv_heads, heads // kv_heads, dim, width
+        self.scoring, self.k, self.v, self.dtype, self.size = scoring, k_PKSD, v_PKSW, dtype, size
+        self.code = "" if codes is None else codes.kind
+        self.scales = (1.0, 1.0) if codes is None else (codes.k_scale, codes.v_scale)
+        held = (None, None) if codes is None else (codes.k_scales_PKS1, codes.v_scales_PKS1)
+        self.k_scales, self.v_scales = (k_PKSD if own is None else own for own in held)
+
+    @cached_property
+    def _pages(self) -> tuple[Any, ...]:
+        return (
+            self.k, self.v, self.k.stride(0), self.v.stride(0), self.k_scales, self.v_scales, self.k_scales.stride(0)
+        )  # fmt: skip
+
+    def keep(
+        self,
+        q_THD: Tensor | None,
+        k_NKD: Tensor,
+        v_NKW: Tensor,
+        slots_N: Tensor,
+        angles: tuple[Tensor, ...] | None,
+    ) -> Tensor | None:
+        """Turn queries and keys where there are angles, and put keys and values into slots int64 (page x S + offset;
+        below 0 nowhere). The queries, turned; None where none are given."""
+        assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are turned beside keys have their rows"
+        k_NKD, v_NKW = _rows(k_NKD), _rows(v_NKW)
+        queries = k_NKD if q_THD is None else _rows(q_THD)
+        cos, sin = (k_NKD, k_NKD) if angles is None else angles[:2]
+        turned_THD = None if q_THD is None else torch.empty(queries.shape, dtype=q_THD.dtype, device=q_THD.device)
+        q_blocks = 0 if q_THD is None else triton.cdiv(self.heads, _BLOCK_H)
+        kv_blocks = triton.cdiv(self.kv_heads, _BLOCK_H)
+        if len(k_NKD):
+            keep_rows[(len(k_NKD), q_blocks + 2 * kv_blocks)](
+                queries, *queries.stride()[:2], k_NKD, *k_NKD.stride()[:2], v_NKW, *v_NKW.stride()[:2], cos, sin,
+                0 if angles is None else cos.shape[-1], queries if turned_THD is None else turned_THD, slots_N,
+                *self._pages, *self.scales, self.heads, self.kv_heads, self.dim, self.width, q_blocks, kv_blocks,
+                TURNS=angles is not None, CODE=self.code, SIZE=self.size, BLOCK_H=_BLOCK_H,
+                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4,
+            )  # fmt: skip
+        return turned_THD
+
+    def attend(self, seen: Seen, q_THD: Tensor) -> Tensor:
+        """Every query over what its sequence has in pages -> [T, H, W]."""
+        q_THD = _rows(q_THD)
+        out_THW = q_THD.new_empty(len(q_THD), self.heads, self.width)
+        if seen.one is not None:
+            self._decode(seen.pages, seen.one, q_THD, out_THW)
+        if seen.several is not None:
+            self._prefill(seen.pages, seen.several, q_THD, out_THW)
+        return out_THW
+
+    def splits(self, sequences: int) -> int:
+        """Into how many parts the keys of a sequence with one query are cut, where so many have one: a power of two."""
+        wanted = _PROGRAMS // (sequences * self.kv_heads)
+        return min(MOST_SPLITS, 1 << wanted.bit_length() - 1) if wanted > 1 else 1
+
+    def _decode(self, pages: Tensor, one: One, q_THD: Tensor, out_THW: Tensor) -> None:
+        splits, count = self.splits(len(one)), len(one)
+        parts = sums = out_THW
+        if splits > 1:
+            parts = out_THW.new_empty(count * self.heads * splits * self.width, dtype=torch.float32)
+            sums = out_THW.new_empty(count * self.heads * splits * 2, dtype=torch.float32)
+        attend.decode[(count, self.kv_heads, splits)](
+            q_THD, *q_THD.stride()[:2], out_THW, parts, sums, pages, one.offset_B, one.length_B, one.row_B,
+            *self._pages, *self._scored, SPLITS=splits, BLOCK_M=max(16, triton.next_power_of_2(self.sharers)),
+            BLOCK_N=64, **self._constants, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        if splits > 1:
+            attend.together[(count, self.heads)](
+                out_THW, parts, sums, one.row_B, self._sinks, self.heads, HAS_SINKS=self.scoring.sinks_H is not None,
+                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2,
+            )  # fmt: skip
+
+    def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
+        block_m, block_n, warps, stages = self._tile(several.most)
+        tiles = triton.cdiv(several.most, block_m // self.sharers)
+        attend.prefill[(tiles, self.kv_heads, len(several.offset_C))](
+            q_THD, *q_THD.stride()[:2], out_THW, pages, several.offset_C, several.length_C, several.row_C,
+            several.count_C, *self._pages, *self._scored, BLOCK_M=block_m, BLOCK_N=block_n, **self._constants,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    def _tile(self, queries: int) -> tuple[int, int, int, int]:
+        """Rows and keys of a tile, warps, and tiles of keys under way: less of each where numbers take more room."""
+        least = triton.next_power_of_2(max(16, self.sharers))
+        rows = triton.next_power_of_2(queries * self.sharers)
+        wide = self.dtype == torch.float32 or max(self.dim, self.width) > 128
+        if wide:
+            return max(least, min(32, rows)), 32, 4, 2
+        return (128, 64, 8, 3) if max(least, rows) >= 128 else (max(least, min(64, rows)), 64, 4, 3)
+
+    @cached_property
+    def _sinks(self) -> Tensor:
+        return self.k if self.scoring.sinks_H is None else self.scoring.sinks_H
+
+    @cached_property
+    def _scored(self) -> tuple[Any, ...]:
+        return self._sinks, self.scoring.scale, self.scoring.softcap or 0.0, *self.scales, self.heads, self.scoring.size
+
+    @cached_property
+    def _constants(self) -> dict[str, Any]:
+        scoring = self.scoring
+        return {
+            "REACH": scoring.reach, "CAPPED": scoring.softcap is not None, "HAS_SINKS": scoring.sinks_H is not None,
+            "SHARERS": self.sharers, "SIZE": self.size, "DIM": self.dim, "WIDTH": self.width, "CODE": self.code,
+            "DTYPE": product_dtype(self.dtype), "BLOCK_D": max(16, triton.next_power_of_2(self.dim)),
+            "BLOCK_W": max(16, triton.next_power_of_2(self.width)),
+        }  # fmt: skip
+
+
+def _rows(x_THD: Tensor) -> Tensor:
+    """With each head in one piece, whatever lies between heads and rows."""
+    return x_THD if x_THD.stride(2) == 1 else x_THD.contiguous()

@@ -1,0 +1,25 @@
+"""What launches of Triton's kernels have in common."""
+
+import os
+
+import torch
+import triton.language as tl
+
+NUMBERS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
+"""Triton's name of each dtype that our kernels take."""
+
+
+def interpreted() -> bool:
+    """Whether kernels are run by Triton's interpreter, number by number on the processor (TRITON_INTERPRET=1)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def number_of(dtype: torch.dtype) -> tl.dtype:
+    """Triton's name of a dtype."""
+    return NUMBERS[dtype]
+
+
+def product_dtype(dtype: torch.dtype) -> tl.dtype:
+    """What tiles are multiplied in: their own dtype, but for the interpreter, which takes the bits of bf16 for whole
+    numbers in `tl.dot`."""
+    return tl.float32 if interpreted() else NUMBERS[dtype]

@@ -1,0 +1,112 @@
+"""Calibrating a card, where there is none: events that are told by this machine's clock stand for a card's."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ridgeline.calibrate import card
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.card import HostStep, calibrate_card, fit_card_host
+from ridgeline.calibrate.roofs import Stream
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
+from ridgeline.checkpoint.fill import to_card
+from ridgeline.models.model import Model
+from ridgeline.ops.work import Work
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.time import host_seconds
+
+
+class Event:
+    """A moment of the processor, in the place of one of a card."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1e3 * (other.at - self.at)
+
+
+class TinyTrial(Trial):
+    """A trial whose model is settled as on a card."""
+
+    def model(self, dtype: torch.dtype, device: torch.device) -> Model:
+        model = super().model(dtype, device)
+        to_card(model, device)
+        return model
+
+
+def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every op of the trials is timed, every class that a step has is fitted, and a file holds it all."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    for name in ("_sleep", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    properties = SimpleNamespace(name="a card", total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    read = [Stream(1 << 20, 5e9, 6e9), Stream(1 << 28, 3e9, 4e9), Stream(1 << 29, 3e9, 4e9)]
+    monkeypatch.setattr(card, "streams", lambda *_: read)
+    monkeypatch.setattr(card, "products", lambda *_: {"bf16": 1e11, "fp32": 5e10})
+    tiny = TRIALS[0]
+    trials = (TinyTrial("tiny", tiny.config, (decode(1, 40), decode(4, 20), prefill(16), prefill(64)), 1),)
+    monkeypatch.setattr(card, "CARD_TRIALS", trials)
+    monkeypatch.setattr(card, "HOST_TRIALS", trials)
+    monkeypatch.setattr(card, "_DECODES", (1, 3))
+    monkeypatch.setattr(card, "_PREFILLS", ((16,),))
+    said: list[str] = []
+    made = calibrate_card(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
+    assert said[-1] == "done"
+    again = Calibration.from_json(made.as_json())
+    device = again.device()
+    assert (device.kind, device.native, device.bandwidth) == ("gpu", True, 4e9)
+    assert {"linear.one/bf16", "linear.few/bf16", "linear.many/bf16", "norm.rms/bf16"} <= device.efficiency.keys()
+    assert device.host is not None
+    assert device.host.ahead
+    price = Price(trials[0].model(torch.bfloat16, torch.device("cpu")))
+    assert price.runs_on(device) == "card"
+    step = Work.decode([20] * 4, price.reaches)
+    assert price.recorded(device, step)
+    assert 0 < price.on(device, step).expected < 1
+
+
+def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:
+    """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and to ask 300 us for
+    a step and 9 us for an op of it."""
+    recorded = more.get("recorded", False)
+    beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences)
+    whole = beside + (card_seconds if recorded else max(card_seconds, 300e-6 + ops * 9e-6))
+    return HostStep(Work({"tokens": tokens, "logits": sequences}, sequences), whole, card_seconds, ops, recorded)
+
+
+def test_what_the_host_takes_is_found_again() -> None:
+    """Of captured steps, of steps that wait for the host, and of one that takes the card longer than the host."""
+    steps = [host_step(n, n, 0.001, recorded=True) for n in (1, 8, 64)]
+    steps += [host_step(1, 16, 0.0001), host_step(4, 64, 0.0002, ops=300), host_step(1, 4000, 0.02)]
+    host, error = fit_card_host(steps)
+    assert host.step == pytest.approx(100e-6, rel=1e-3)
+    assert host.op == pytest.approx(9e-6, rel=1e-2)
+    assert host.asked == pytest.approx(300e-6, rel=1e-2)
+    assert host.token == pytest.approx(0.1e-6, rel=1e-2)
+    assert error < 1e-3
+
+
+def test_asking_is_hidden_by_what_runs() -> None:
+    """On a card only what takes the host longer than the card counts."""
+    from dataclasses import replace
+
+    from ridgeline.ops.cost import NO_COST
+    from ridgeline.roofline.cards import load_card
+    from ridgeline.roofline.device import Host
+
+    host = Host(1e-4, 1e-5, 0.0, 0.0, 0.0, ahead=True)
+    device = replace(load_card("h100-sxm"), host=host)
+    work = Work({"tokens": 16, "logits": 1}, 1)
+    assert host_seconds(work, NO_COST, 100, device, card=0.0) == pytest.approx(1.1e-3)
+    assert host_seconds(work, NO_COST, 100, device, card=4e-4) == pytest.approx(7e-4)
+    assert host_seconds(work, NO_COST, 100, device, card=5e-3) == pytest.approx(1e-4)
+    assert host_seconds(work, NO_COST, 100, device, recorded=True, card=0.0) == pytest.approx(1e-4)

@@ -1,0 +1,130 @@
+"""Our attention for cards over pages against torch's over whole sequences: every reach, soft caps, sinks, codes, first
+chunks, later ones and decodes of several sequences; and what turns and keeps rows against what does so in steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+import torch
+
+from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.batch import Batch
+from ridgeline.ops.kv import KVGroup, KVSpec
+from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.ops.paged_card import CardKV, CardPages
+from ridgeline.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.ops.work import CAUSAL, CROSS, Reach
+from support.cards import DEVICE, close, needs_triton
+from support.paged import Case, Memory, by_torch, sequence, steps
+
+pytestmark = needs_triton
+
+
+class Cards:
+    """Our attention for cards."""
+
+    device = DEVICE
+
+    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
+        held = CardPages({0: pages}, [group])
+        return lambda batch: CardKV(held, batch)  # type: ignore[return-value]
+
+
+PLAIN = Case(heads=(2, 3), dim=40, width=40)
+CASES = {
+    "plain": PLAIN,
+    "bf16": replace(PLAIN, dtype=torch.bfloat16),
+    "one sharer, large pages": Case(heads=(2, 1), dim=64, width=48, page_size=64, scale=0.3),
+    "window of one": replace(PLAIN, reach=Reach("window", 1), page_size=4),
+    "window": replace(PLAIN, reach=Reach("window", 21), heads=(1, 7)),
+    "chunked": replace(PLAIN, reach=Reach("chunked", 24), page_size=1),
+    "soft cap and sinks": replace(PLAIN, softcap=5.0, sinks=True),
+    "sinks, windows, bf16": replace(PLAIN, reach=Reach("window", 30), sinks=True, dtype=torch.bfloat16, heads=(1, 16)),
+    "cross": replace(PLAIN, reach=CROSS),
+    "int8": replace(PLAIN, stored="int8"),
+    "int8, sinks, bf16": replace(PLAIN, stored="int8", sinks=True, dtype=torch.bfloat16, page_size=4),
+    "fp8": replace(PLAIN, stored="fp8", reach=Reach("window", 23)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_torchs(name: str) -> None:
+    case = CASES[name]
+    cuts: Sequence[Sequence[int]] = ([37, 1, 1], [18, 2, 1], [1, 1], [5])
+    cross = case.reach.kind == "cross"
+    sequences = [sequence(case, 45 + n if cross else sum(cut), n, queries=sum(cut)) for n, cut in enumerate(cuts)]
+    found = steps(Cards(), case, sequences, cuts)
+    for own, of in zip(found, sequences, strict=True):
+        assert close(own, by_torch(case, of), 2e-5 if case.dtype == torch.float32 else 1.6e-2)
+
+
+def test_long_sequences_are_cut_into_parts() -> None:
+    """One sequence of one KV head: its keys are shared out among many programs, some of which have none."""
+    case = Case(heads=(1, 2), dim=16, width=16, sinks=True)
+    own = sequence(case, 300, 0)
+    (found,) = steps(Cards(), case, [own], [[299, 1]])
+    assert close(found, by_torch(case, own), 2e-5)
+
+
+def test_what_is_not_there_is_left_alone() -> None:
+    """A row at no slot writes nothing, one of length 0 gives nothing that is not finite."""
+    from ridgeline.ops.kernels.triton import One, Seen
+
+    case = Case(heads=(2, 2), dim=16, width=16)
+    memory, own = Memory(Cards(), case, 2), sequence(case, 3, 0)
+    memory.step([own], [range(2)])
+    before, kernel = memory.store.k.clone(), CardPages({0: memory.store}, [memory.group]).kernel(memory.op)
+    nowhere = torch.full((2,), -1, dtype=torch.int64, device=DEVICE)
+    q_THD = own.q_LHD[:2].to(DEVICE)
+    assert own.v_LKW is not None
+    kernel.keep(None, own.k_LKD[:2].to(DEVICE), own.v_LKW[:2].to(DEVICE), nowhere, None)
+    assert torch.equal(memory.store.k.nan_to_num(7), before.nan_to_num(7))
+    zeros = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    rows = torch.arange(2, dtype=torch.int32, device=DEVICE)
+    found = kernel.attend(Seen(zeros, One(zeros, zeros, rows), None), q_THD)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("stored", ["", "int8", "fp8"])
+@pytest.mark.parametrize("turned", [0, 16, 24])
+def test_rows_are_turned_and_kept_at_once(turned: int, stored: str) -> None:
+    """As by torch: turned, then quantised where pages hold codes; heads between others of wider rows."""
+    case = Case(heads=(3, 3), dim=24, width=20, page_size=4, stored=stored)
+    memory, other = Memory(Cards(), case, 4), Memory(Cards(), case, 4)
+    rows, generator = 6, torch.Generator().manual_seed(0)
+    wide = torch.randn(rows, 9 * 24 + 3 * 24 + 3 * 20 + 3, generator=generator).to(DEVICE)
+    q_THD, k_TKD = wide[:, : 9 * 24].view(rows, 9, 24), wide[:, 9 * 24 : 12 * 24].view(rows, 3, 24)
+    v_TKW = wide[:, 12 * 24 : 12 * 24 + 60].view(rows, 3, 20)
+    slots = torch.tensor([4, 5, 6, 7, 12, 13], device=DEVICE)
+    angles = RotaryTable(Rope(turned, 100.0)).to(DEVICE)(torch.arange(3, 9, device=DEVICE)) if turned else None
+    kernel = CardPages({0: memory.store}, [memory.group]).kernel(memory.op)
+    found_q = kernel.keep(q_THD, k_TKD, v_TKW, slots, angles)
+    wanted_q, wanted_k = (q_THD, k_TKD) if angles is None else (rotate(q_THD, angles), rotate(k_TKD, angles))
+    other.store.write(slots, wanted_k, v_TKW)
+    assert found_q is not None
+    assert close(found_q, wanted_q, 1e-6)
+    pages = torch.tensor([[1, 3]], device=DEVICE)
+    kept = slice(0, 6)
+    for found, wanted in zip(memory.store.gather(pages), other.store.gather(pages), strict=True):
+        bound = 1e-6 if not stored else 1e-2  # a number halfway between two codes may be either
+        assert close(found[..., kept, :], wanted[..., kept, :], bound)
+
+
+def test_what_kernels_for_cards_do_not_read() -> None:
+    """Latents, biases of positions and what is not kept are torch's."""
+    spec = KVSpec(1, 32, 32, CAUSAL, torch.float32)
+    assert Attention(0, 2, spec).read_on_card
+    assert not Attention(0, 2, spec, bias=lambda distance_xL: distance_xL * 0.1).read_on_card
+    assert not Attention(0, 2, replace(spec, v_dim=0), value_dim=16).read_on_card
+    assert not Attention(0, 2, replace(spec, reach=Reach("full"))).read_on_card
+    assert not Attention(0, 2, replace(spec, dtype=torch.float16)).read_on_card
+    assert not Attention(0, 2, replace(spec, k_dim=512)).read_on_card
+
+
+def test_splits_fill_a_card() -> None:
+    """Few sequences are cut into powers of two of parts, many are not cut."""
+    kernel = CardPages({0: Memory(Cards(), Case(heads=(8, 4)), 1).store}, [])
+    op = Case(heads=(8, 4)).op()
+    splits = [kernel.kernel(op).splits(count) for count in accumulate([1, 1, 2, 4, 8, 16, 32])]
+    assert splits == [32, 16, 8, 4, 2, 1, 1]
