@@ -73,14 +73,15 @@ $(VENV)/.base: pyproject.toml constraints.txt setup.py $(wildcard src/ridgeline/
 	@$(BIN)/python -c 'import torch; from ridgeline.ops import kernels; print("torch", torch.__version__); print("kernels", kernels.state())'
 	@touch $@
 
+# By the package's name, which is installed: what an extra asks for, and no second compilation.
 $(VENV)/.dev: $(VENV)/.base
 	@echo 'installing what the tests need into $(VENV)'
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) 'ridgeline[dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo 'installing what the guide is built with into $(VENV)'
-	@$(PIP) --editable '.[dev,docs]'
+	@$(PIP) 'ridgeline[dev,docs]'
 	@touch $@
 
 clean:
