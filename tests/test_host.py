@@ -1,6 +1,7 @@
 """What this process may use of the machine, from files as kernels write them."""
 
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -9,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from ridgeline import host
-from ridgeline.host import address_space, available_memory, check_threads, cores, processor, threads_for, total_memory
+from ridgeline.host import (
+    address_space,
+    available_memory,
+    check_threads,
+    cores,
+    fresh_memory,
+    processor,
+    threads_for,
+    total_memory,
+)
 
 GIB = 1 << 30
 MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemFree: 1024 kB\nMemAvailable: {48 * GIB // 1024} kB\n"
@@ -119,3 +129,31 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (0, -1, 7, 40_000):
         with pytest.raises(ValueError, match=f"--threads is {wrong}; it must be from 1 to 6, the cores"):
             check_threads(wrong, "--threads")
+
+
+def test_fresh_memory_is_zeros_that_may_be_written() -> None:
+    memory = fresh_memory(3 << 21)
+    assert not any(memory[:: 1 << 12])
+    memory[5] = 7
+    assert memory[5] == 7
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        fresh_memory(1 << 60)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library is left as it is")
+def test_freed_memory_is_used_again() -> None:
+    """What a step frees the next one takes without a fault; as glibc comes, each 4 KB of it are one."""
+    script = """
+import resource, sys
+from ridgeline.host import keep_freed_memory
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+if sys.argv[1:]: keep_freed_memory()
+for _ in range(2):
+    before = faults(); b"x" * (40 << 20); count = faults() - before
+print(count)
+"""
+    counts = [
+        int(subprocess.run([sys.executable, "-c", script, *kept], capture_output=True, text=True, check=True).stdout)
+        for kept in ([], ["kept"])
+    ]
+    assert counts[0] > 20 * max(counts[1], 10)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.kv.ledger import PageCopy
+from ridgeline.host import fresh_memory
 from ridgeline.ops.kv import NULL_PAGE, KVLayout
 from ridgeline.ops.layer_pages import layer_pages
 from ridgeline.ops.paged_state import state_pages
@@ -25,7 +26,7 @@ class KVStore:
     def __init__(self, layout: KVLayout, device: torch.device | str = "cpu") -> None:
         self.layout = layout
         page_bytes = -(-layout.page_bytes // _ALIGNED) * _ALIGNED
-        self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8, device=device)
+        self.buffer = _memory(layout.pages + 1, page_bytes, torch.device(device))
         self.buffer[NULL_PAGE] = 0
         self.layers, self.states = layer_pages(self.buffer, layout), state_pages(self.buffer, layout)
 
@@ -55,3 +56,10 @@ class KVStore:
 
     def _tensor(self, numbers: Any) -> Tensor:
         return torch.tensor(numbers, device=self.buffer.device)
+
+
+def _memory(pages: int, page_bytes: int, device: torch.device) -> Tensor:
+    """Bytes [pages, page_bytes], unwritten."""
+    if device.type != "cpu":
+        return torch.empty(pages, page_bytes, dtype=torch.uint8, device=device)
+    return torch.frombuffer(fresh_memory(pages * page_bytes), dtype=torch.uint8).view(pages, page_bytes)
