@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.running import FAULT, OK, USAGE, Run, assert_one_line
+from ridgeline.cli.simulate_options import TrafficFlags
 from support.planned import TINY
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -68,6 +69,14 @@ def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
         found = ridgeline("simulate", model, *QUICK, *more, *asked).json["capacity"]
         assert 0 < found["rate"]["low"] <= found["rate"]["mid"] <= found["rate"]["high"]
         assert [level["rate"] for level in found["levels"] if level["good"]][-1] == found["rate"]["mid"]
+
+
+def test_a_rate_is_that_of_the_requests_that_are_kept(trace: str) -> None:
+    """Of a trace that is thinned at the rate that --capacity asks for."""
+    for keep in (1.0, 0.5):
+        offered = TrafficFlags(trace=Path(trace), keep=keep, requests=20).at(10).offered()()
+        moments = [offered.take().at for _ in range(20)]
+        assert (len(moments) - 1) / (moments[-1] - moments[0]) * 1e9 == pytest.approx(10, rel=1e-6)
 
 
 def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
@@ -181,6 +190,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--capacity",), "give --slo"),
         (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
         (("--capacity", "--slo", "ttft=1s", "--duration", "5s"), "give --requests"),
+        (("--capacity", "--slo", "ttft=1s", "--trace", "TRACE", "--speed", "2"), "leave --speed out"),
         (("--rate", "5", "--max-requests", "0"), "limit of requests is 0"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_backlog_is_told(steady: Findings) -> None:
     assert run.verdict == "closed loop"
     assert run.law is None
     assert run.metrics.steps.held["requests"] > 0.9
-    assert "raise --max-num-seqs" in dict(answer(run))["advice"]
+    assert "raise --max-requests" in dict(answer(run))["advice"]
     assert "4 places" in dict(answer(run))["limit"]
 
 

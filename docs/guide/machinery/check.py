@@ -14,7 +14,7 @@ from docs.guide.machinery.blocks import run_chapter
 from docs.guide.machinery.chapters import GUIDE, chapters
 from docs.guide.machinery.words import glossary_of, term_faults, typed_figures
 
-from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve
+from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
 from ridgeline.guide.quiz import faults, read_quizzes
 from ridgeline.lab.ledger import Ledger
 
@@ -23,7 +23,7 @@ def number_faults(*, update: bool) -> list[str]:
     """Numbers that are others than the lock has."""
     fresh = resolve(read_questions(), Ledger())
     if update or not LOCK.exists():
-        LOCK.write_text(lock_text(fresh), encoding="utf-8")
+        write_lock(fresh)
         return []
     if LOCK.read_text(encoding="utf-8") == lock_text(fresh):
         return []

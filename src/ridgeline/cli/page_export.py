@@ -95,7 +95,9 @@ def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
     for path in paths:
         told = read_object(path)
         if told.get("format") != 1 or not isinstance(told.get("per_request"), dict):
-            raise ValueError(f"--traffic {path} holds no run under load; give what bench serve --json writes")
+            raise ValueError(
+                f"--traffic {path} holds no run under load; give what bench serve --json or simulate --out writes"
+            )
         found.append({"name": path.name, "result": told})
     return found
 

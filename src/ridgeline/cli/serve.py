@@ -177,6 +177,10 @@ def _serve_together(
 ) -> int:
     from ridgeline.server.mixed.serving import ServedTogether
 
+    if placement.device_named(engine.device).type != "cpu":
+        raise ValueError(
+            "--device: beside pictures a language model runs on the processor; leave it out, or serve it alone"
+        )
     together = ServedTogether(_served(model, settings, engine, adapters, seed), pictures)
 
     def ready(url: str, models: "Together") -> None:

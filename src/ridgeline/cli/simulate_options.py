@@ -95,18 +95,20 @@ class TrafficFlags:
             raise ValueError("--capacity looks for the rate; leave --rate and --users out")
         if self.duration is not None:
             raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
+        if self.speed != 1:
+            raise ValueError("--capacity looks for the rate; leave --speed out")
         return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
 
     def at(self, rate: float) -> "TrafficFlags":
         """The same requests at another rate: their gaps scaled. Raises ValueError as `offered`."""
         if self.trace is None:
             return replace(self, rate=rate)
-        count, last = 0, 0
-        for request in islice(read_trace(self.trace), self.requests):
-            count, last = count + 1, request.at
-        if not last:
+        recorded = read_trace(self.trace)
+        kept = recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed)
+        moments = [request.at for request in islice(kept, self.requests)]
+        if not moments or moments[-1] == moments[0]:
             raise ValueError(f"{self.trace}: all requests come at once, so that they have no rate")
-        return replace(self, speed=rate * last / 1e9 / (count - 1))
+        return replace(self, speed=rate * (moments[-1] - moments[0]) / 1e9 / (len(moments) - 1))
 
     @property
     def open_loop(self) -> bool:

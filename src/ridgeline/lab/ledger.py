@@ -20,7 +20,6 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.critical import (
     compute_bound_prompt,
-    context_where_kv_outweighs_weights,
     critical_batch,
     matrix_flops,
 )
@@ -157,10 +156,6 @@ class Ledger:
     def compute_bound_prompt(self, name: str, card: str) -> int | None:
         """Prompt tokens from which on a prefill is compute-bound."""
         return compute_bound_prompt(self.price(name), self.card(card))
-
-    def kv_outweighs(self, name: str, users: int = 1) -> int | None:
-        """The context from which on a decode step reads more KV than weights."""
-        return context_where_kv_outweighs_weights(self.price(name), users)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ _MOST_SHARES = 400_000
 
 class Question(msgspec.Struct, frozen=True):
     """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
-    take at most. The rest as SamplingParams."""
+    be expected to take at most. The rest as SamplingParams."""
 
     name: str
     text: str
@@ -86,7 +86,7 @@ def record(
     max_pause: float = math.inf,
 ) -> dict[str, Any]:
     """A recording of a prompt and of its first token's decode. repeats: as Wanted. max_pause: the most seconds that it
-    may take. Raises ValueError for what cannot be recorded, and for what would take longer."""
+    may be expected to take. Raises ValueError for what cannot be recorded, and for what is expected to take longer."""
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
     if loaded.model.encodes:

@@ -41,7 +41,7 @@ def advice(findings: Findings) -> str:
         free = 1 - metrics.steps.most_pages
         return (
             f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run, while at "
-            f"least {percent(free)} of the pages are free: raise --max-num-seqs."
+            f"least {percent(free)} of the pages are free: raise --max-requests."
         )
     if said := _of_prompts(findings):
         return said

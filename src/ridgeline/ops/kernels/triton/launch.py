@@ -14,11 +14,6 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def number_of(dtype: torch.dtype) -> tl.dtype:
-    """Triton's name of a dtype."""
-    return NUMBERS[dtype]
-
-
 def product_dtype(dtype: torch.dtype) -> tl.dtype:
     """What tiles are multiplied in: their own dtype, but for the interpreter, which takes the bits of bf16 for whole
     numbers in `tl.dot`."""
