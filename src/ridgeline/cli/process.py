@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import IO, Any
 
+from ridgeline.host import keep_freed_memory
+
 FAILED, USAGE, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 
 _NARROWEST = 20  # columns; with less of a terminal, and with none at all (COLUMNS=0), nothing could be read
@@ -37,9 +39,10 @@ def prepare() -> None:
 
 
 def imported() -> None:
-    """All that a command needs has been imported: what comes now is collected. Does nothing where `prepare` has not
-    been called, as in tests, whose garbage it would keep."""
+    """All that a command needs has been imported: what comes now is collected, and what it frees is kept. Does nothing
+    where `prepare` has not been called, as in tests, whose garbage it would keep."""
     if not gc.isenabled():
+        keep_freed_memory()
         gc.freeze()
         gc.enable()
 

@@ -24,7 +24,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
-from ridgeline.host import GIB, MIB, check_threads, keep_freed_memory, threads_for
+from ridgeline.host import GIB, MIB, check_threads, threads_for
 from ridgeline.models import family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.embedder import Embedder
@@ -246,7 +246,6 @@ def load_with_threads(
     if threads is not None:
         check_threads(threads)
     loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
-    keep_freed_memory()
     return loaded, threads_for(loaded.weight_bytes, threads)
 
 

@@ -60,6 +60,6 @@ class KVStore:
 
 def _memory(pages: int, page_bytes: int, device: torch.device) -> Tensor:
     """Bytes [pages, page_bytes], unwritten."""
-    if device.type != "cpu":
+    if device.type != "cpu" or not page_bytes:
         return torch.empty(pages, page_bytes, dtype=torch.uint8, device=device)
     return torch.frombuffer(fresh_memory(pages * page_bytes), dtype=torch.uint8).view(pages, page_bytes)

@@ -14,7 +14,7 @@ from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
 from ridgeline.engine.worker.process import Loading, NotLoaded, Start
 from ridgeline.frames import Frames
-from ridgeline.host import out_of_memory
+from ridgeline.host import keep_freed_memory, out_of_memory
 from ridgeline.models.fields import ModelRefused
 
 _RECEIVED = 1 << 16
@@ -55,6 +55,7 @@ class Child:
 
 def main() -> None:
     """Load what the first message says and run until the connection ends."""
+    keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
