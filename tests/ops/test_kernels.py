@@ -236,10 +236,10 @@ def test_a_system_that_starts_no_more_threads(kernels: Library) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> None:
-    """Six rows and more of 12 MB are packed at once, more than malloc may have left over: an error, whichever thread it
+    """Six rows and more of 48 MB are packed at once, more than malloc may have left over: an error, whichever thread it
     meets, and the next call is as ever."""
     kernels.threads(threads)
-    expected, wide = work(kernels), torch.ones(1, 3_000_003)
+    expected, wide = work(kernels), torch.ones(1, 12_000_003)
     x_TI, weight = wide.expand(97, -1), wide.expand(97, -1)
 
     def call() -> bool:
