@@ -3,6 +3,7 @@
 A container or a batch job sees the whole machine in /proc and is killed for taking it; the limits stand elsewhere.
 """
 
+import ctypes
 import math
 import mmap
 import os
@@ -105,8 +106,6 @@ def fresh_memory(nbytes: int) -> mmap.mmap:
 def keep_freed_memory() -> None:
     """Let this process use again what it frees. glibc gives large pieces back to the system at once, and a step takes
     the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is."""
-    import ctypes  # which help texts need not wait for
-
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 256 * MIB)

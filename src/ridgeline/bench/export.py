@@ -9,7 +9,7 @@ import msgspec
 
 from ridgeline.bench.findings import Findings
 from ridgeline.bench.run import Run
-from ridgeline.traffic.percentiles import Distribution
+from ridgeline.traffic.percentiles import distribution_json
 from ridgeline.traffic.record import COLUMNS, columns, row
 from ridgeline.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS
 
@@ -69,7 +69,7 @@ def _metrics(run: Run, *, told: bool) -> dict[str, Any]:
     """told: whether latencies are the server's; else only the load generator's own are given, and no goodput."""
     summary = run.summary
     latencies = {
-        name.replace(" ", "_").lower(): _distribution(found) if told or name in CLIENTS_OWN else None
+        name.replace(" ", "_").lower(): distribution_json(found) if told or name in CLIENTS_OWN else None
         for name, found in summary.latencies.items()
     }
     return {
@@ -89,15 +89,8 @@ def _metrics(run: Run, *, told: bool) -> dict[str, Any]:
         "steadiness": None if run.steadiness is None else asdict(run.steadiness),
         "client_cpu": run.cpu,
         "latencies": latencies,
-        "sizes": {name: _distribution(found) for name, found in summary.sizes.items()},
+        "sizes": {name: distribution_json(found) for name, found in summary.sizes.items()},
     }
-
-
-def _distribution(found: Distribution | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    percentiles = {f"p{percent}": None if at is None else asdict(at) for percent, at in found.percentiles.items()}
-    return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
 
 
 def _sweep(findings: Findings) -> dict[str, Any]:

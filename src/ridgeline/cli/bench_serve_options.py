@@ -1,10 +1,9 @@
 """The options of `ridgeline bench serve`, and what they ask for."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -21,17 +20,11 @@ MAX_PROCESSES = 256
 _REQUESTS = 100  # where nothing says when to end
 _INPUT, _OUTPUT = "512", "128"  # tokens
 _SLACK = 1.1  # tokens that a prompt may have for one that it should: words are not all of the mean that was measured
-_LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
 
-def _panel(name: str) -> Callable[..., Any]:
-    """Options under a heading of the help."""
-    return lambda text, *names: typer.Option(*names, help=text, rich_help_panel=name)
-
-
-_load, _asked, _server, _output = map(_panel, ("Load", "What is asked", "The server", "Output"))
+_load, _asked, _server, _output = map(options.panel, ("Load", "What is asked", "The server", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,8 @@ class DataFlags:
     input: Annotated[
         str | None,
         _asked(
-            f"Tokens of a prompt of random words: {_LENGTHS}. By default 512, or half of a context that is too short.",
+            f"Tokens of a prompt of random words: {options.LENGTHS}. By default 512, or half of a context that is too "
+            "short.",
             "--input",
             "--random-input-len",
         ),

@@ -6,7 +6,7 @@ Nothing here needs the engine: a plan should not wait for it.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,12 @@ _CONFIG = (
     "A checkpoint folder, a GGUF file, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
 )
 DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
+LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
+
+
+def panel(name: str) -> Callable[..., Any]:
+    """Options under a heading of the help: what is made of a help text, names and more of typer.Option."""
+    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
 
 
 def say_which(name: str | None) -> str | None:

@@ -1,11 +1,9 @@
 """The options of `ridgeline plan`, and what they ask for."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
-
-import typer
 
 from ridgeline.checkpoint.adapter import adapt, read_adapters
 from ridgeline.checkpoint.source import Source
@@ -46,11 +44,6 @@ _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)
 _TPOT = "The most seconds a token after it on average, other users' prefills included; by default 50ms."
 
 
-def _panel(name: str) -> Callable[..., Any]:
-    """Options under a heading of the help."""
-    return lambda text, *names: typer.Option(*names, help=text, rich_help_panel=name)
-
-
 def beside_of(source: Source, lora: Sequence[str] | None) -> Beside | None:
     """What puts the adapters of --lora beside each model of a source that is built. Raises ValueError."""
     adapters = read_adapters(options.adapters_of(lora, "--lora"))
@@ -58,7 +51,7 @@ def beside_of(source: Source, lora: Sequence[str] | None) -> Beside | None:
 
 
 _setup, _workload, _pictures, _money, _shown = map(
-    _panel, ("How it is set up", "Workload", "Of a pipeline that draws", "Money", "What is shown")
+    options.panel, ("How it is set up", "Workload", "Of a pipeline that draws", "Money", "What is shown")
 )
 
 

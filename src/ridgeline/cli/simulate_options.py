@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Annotated, Literal
 
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds, parse_tokens
@@ -41,15 +39,11 @@ from ridgeline.traffic.trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
-_LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 
-def _panel(name: str) -> Callable[..., Any]:
-    """Options under a heading of the help."""
-    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
-
-
-_traffic, _fleet, _engine, _judged, _output = map(_panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output"))
+_traffic, _fleet, _engine, _judged, _output = map(
+    options.panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output")
+)
 MAX_REPLICAS = 1024
 
 
@@ -73,7 +67,7 @@ class TrafficFlags:
     burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
     speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
     keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
-    input: Annotated[str | None, _traffic(f"Tokens of a prompt: {_LENGTHS}. By default {_INPUT}.")] = None
+    input: Annotated[str | None, _traffic(f"Tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
     output: Annotated[str | None, _traffic(f"Tokens of an answer, written so too. By default {_OUTPUT}.")] = None
     exact: Annotated[
         bool,

@@ -40,7 +40,8 @@ _ROWS = [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 3.0, 0.0], [-1.0, 0.0, 0.5]]
 _LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5]
 
 
-def _exercises() -> Iterator[Exercise]:
+def _of_tokens() -> Iterator[Exercise]:
+    """What a model computes for a token, and how one is chosen."""
     yield Exercise(
         "attention",
         (
@@ -88,6 +89,10 @@ def _exercises() -> Iterator[Exercise]:
         ),
         references.cached,
     )  # fmt: skip
+
+
+def _of_costs() -> Iterator[Exercise]:
+    """What a step reads, who fits, what is stored; and a picture's guidance."""
     yield Exercise(
         "decode_bytes",
         (
@@ -127,13 +132,14 @@ def _exercises() -> Iterator[Exercise]:
         "users_at_the_ridge",
         (
             (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
-            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12), (1e6, 1e12, 0.0, 1e12,
-            1e12), ),
+            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12),
+            (1e6, 1e12, 0.0, 1e12, 1e12),
+        ),
         references.users_at_the_ridge,
     )  # fmt: skip
 
 
-EXERCISES = {each.name: each for each in _exercises()}
+EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs())}
 
 
 def solution_of(exercise: Exercise) -> str:

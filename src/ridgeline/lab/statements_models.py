@@ -56,7 +56,7 @@ def keys_and_values(ledger: Ledger) -> Iterator[Statement]:
 
 
 def configs(ledger: Ledger) -> Iterator[Statement]:
-    """Rows 9, 10, 11, 21, 22, 25, and what is said of small models."""
+    """Rows 9, 10 and 11: what a config, and the name of an architecture, say."""
     counted = ledger.bill(_HUGE)
     attention, ffn, layer = counted.layer["attention"], counted.layer["feed-forward"], sum(counted.layer.values())
     hidden, width, vocabulary, layers = 16384, 53248, 128256, 126
@@ -87,6 +87,10 @@ def configs(ledger: Ledger) -> Iterator[Statement]:
         "That is all that a name says. How many experts there are stands in the config beside it.",
         {"version": float(name.version)},
     )  # fmt: skip
+
+
+def weights(ledger: Ledger) -> Iterator[Statement]:
+    """Rows 21, 22, 25, and what is said of small models: where parameters are."""
     small = ledger.bill(_SMALL)
     share, of_layer = (
         small.parameters["feed-forward"] / small.total,
@@ -125,3 +129,4 @@ def models(ledger: Ledger) -> Iterator[Statement]:
     """All of them."""
     yield from keys_and_values(ledger)
     yield from configs(ledger)
+    yield from weights(ledger)

@@ -20,7 +20,7 @@ from ridgeline.simulate.metrics import Columns, Metrics, measure, verdicts
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import Percentile
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Percentile
 
 BUDGETS = tuple(2**power for power in range(8, 15))
 """Positions a step: 256 to 16,384."""
@@ -29,7 +29,6 @@ PLACES = tuple(2**power for power in range(4, 11))
 """Requests at a time: 16 to 1,024."""
 
 _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, whatever it wins
-_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,5 +194,5 @@ def _gain(own: NDArray[np.bool_], best: NDArray[np.bool_]) -> Percentile:
     count = max(1, len(own))
     won, lost = int((best & ~own).sum()), int((own & ~best).sum())
     mid = (won - lost) / count
-    off = _95 * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / count)) / count
+    off = DEVIATIONS_95 * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / count)) / count
     return Percentile(mid - off, mid, mid + off)

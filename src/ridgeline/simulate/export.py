@@ -1,6 +1,5 @@
 """The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +12,7 @@ from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
 from ridgeline.simulate.metrics import Columns, Metrics
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import Distribution, Percentile
+from ridgeline.traffic.percentiles import distribution_json, percentile_json
 from ridgeline.version import __version__
 
 
@@ -26,7 +25,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "advice": advice(findings),
-        "figures": {name: _interval(of(findings)) for name, of in FIGURES.items()},
+        "figures": {name: percentile_json(of(findings)) for name, of in FIGURES.items()},
         "metrics": metrics_json(findings.metrics, told=findings.told),
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
         "advised": None if findings.advised is None else _advised(findings.advised),
@@ -47,7 +46,7 @@ def _capacity(found: Capacity) -> dict[str, Any]:
         }
         for level in found.levels
     ]
-    return {"rate": _interval(found.rate), "attain": found.attain, "levels": levels}
+    return {"rate": percentile_json(found.rate), "attain": found.attain, "levels": levels}
 
 
 def _advised(found: Advice) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def _advised(found: Advice) -> dict[str, Any]:
     return {
         "sentence": found.sentence,
         "worth": found.worth,
-        "gain": _interval(found.gain),
+        "gain": percentile_json(found.gain),
         "own": asdict(found.own.limits),
         "best": asdict(found.best.limits),
         "flags": found.flags,
@@ -121,26 +120,10 @@ def metrics_json(metrics: Metrics, *, told: bool) -> dict[str, Any]:
         "steps": asdict(metrics.steps),
         "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
         "latencies": {
-            name.lower().replace(" ", "_"): _distribution(found) if told else None
+            name.lower().replace(" ", "_"): distribution_json(found) if told else None
             for name, found in metrics.latencies.items()
         },
     }
-
-
-def _interval(found: Percentile | None) -> dict[str, float | None] | None:
-    """An end that is infinite is null: JSON has no such number."""
-    return None if found is None else {name: _finite(value) for name, value in asdict(found).items()}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _distribution(found: Distribution | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    percentiles = {f"p{percent}": _interval(at) for percent, at in found.percentiles.items()}
-    return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
 
 
 def _per_request(log: Log) -> dict[str, list[Any]]:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 SHOWN = (50, 90, 95, 99)
 BEYOND = 10  # samples that must lie beyond a percentile for it to be one: 1,000 in all for p99
-_95 = 1.96  # standard deviations either side that hold 95 %
+DEVIATIONS_95 = 1.96
+"""Standard deviations either side that hold 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,21 @@ class Distribution:
     least: float
     most: float
     percentiles: dict[int, Percentile | None]
+
+
+def percentile_json(found: Percentile | None) -> dict[str, float | None] | None:
+    """An end that is infinite is null: JSON has no such number."""
+    if found is None:
+        return None
+    return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}
+
+
+def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
+    """As results under load have it; null where there are no samples, and a percentile of too few."""
+    if found is None:
+        return None
+    percentiles = {f"p{percent}": percentile_json(at) for percent, at in found.percentiles.items()}
+    return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
 
 
 def needed(percent: int) -> int:
@@ -63,7 +80,7 @@ def weighted(
 def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], percent: int) -> Percentile:
     """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(n p (1 - p)) ranks around it."""
     count, share = float(ranks[-1]), percent / 100
-    spread = _95 * math.sqrt(count * share * (1 - share))
+    spread = DEVIATIONS_95 * math.sqrt(count * share * (1 - share))
 
     def ranked(rank: float) -> float:
         place = int(np.searchsorted(ranks, rank - 1e-9, side="left"))  # the sum of weights may miss a whole by a bit

@@ -9,7 +9,7 @@ NUMBERS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 """Triton's name of each dtype that our kernels take."""
 
 
-def interpreted() -> bool:
+def _in_interpreter() -> bool:
     """Whether kernels are run by Triton's interpreter, number by number on the processor (TRITON_INTERPRET=1)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -17,4 +17,4 @@ def interpreted() -> bool:
 def product_dtype(dtype: torch.dtype) -> tl.dtype:
     """What tiles are multiplied in: their own dtype, but for the interpreter, which takes the bits of bf16 for whole
     numbers in `tl.dot`."""
-    return tl.float32 if interpreted() else NUMBERS[dtype]
+    return tl.float32 if _in_interpreter() else NUMBERS[dtype]
