@@ -3,20 +3,26 @@
 from ridgeline.lab import (
     bend,
     by_hand,
+    cross,
     directions,
+    goodput,
     guided,
     interference,
     narrow,
     order,
     pages,
     parameters,
+    simulated,
+    speculation,
     touched,
     two_places,
+    way,
 )
 
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        by_hand, bend, directions, two_places, order, pages, interference, touched, narrow, parameters, guided,
+        way, by_hand, bend, directions, two_places, order, cross, pages, interference, touched, narrow, parameters,
+        guided, goodput, simulated, speculation,
     )
 }  # fmt: skip
