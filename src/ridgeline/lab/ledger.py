@@ -25,6 +25,7 @@ from ridgeline.roofline.critical import (
     matrix_flops,
 )
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.loading import ColdStart, Disk, cold_start, disks
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.price import Price
 

@@ -63,6 +63,7 @@ def run() -> Outcome:
     gain = {a: {n: tokens_a_pass(a, DRAFTS) / dearer[n] for n in USERS} for a in ACCEPTED}
     rows = [Row((f"{n}", f"x {dearer[n]:.2f}", *(f"x {gain[a][n]:.2f}" for a in ACCEPTED))) for n in USERS]
     lines = [Series(f"{a:.0%} of guesses right", tuple(of.items())) for a, of in gain.items()]
+    lines.append(Series("none guessed", ((USERS[0], 1.0), (USERS[-1], 1.0)), "dashed"))
     return Outcome(
         (
             (
