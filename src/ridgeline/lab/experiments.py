@@ -3,9 +3,14 @@
 from ridgeline.lab import (
     bend,
     by_hand,
+    changed_word,
+    counters,
     directions,
+    distance,
     guided,
+    heads,
     interference,
+    merges,
     narrow,
     order,
     pages,
@@ -17,6 +22,7 @@ from ridgeline.lab import (
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        by_hand, bend, directions, two_places, order, pages, interference, touched, narrow, parameters, guided,
+        merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word,
+        pages, counters, interference, touched, narrow, parameters, guided,
     )
 }  # fmt: skip
