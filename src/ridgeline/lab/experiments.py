@@ -7,9 +7,14 @@ from ridgeline.lab import (
     counters,
     directions,
     distance,
+    flash,
+    grouped,
     guided,
     heads,
+    home,
     interference,
+    launches,
+    loading,
     merges,
     narrow,
     order,
@@ -23,6 +28,7 @@ EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word,
+        grouped, home, launches, flash, loading,
         pages, counters, interference, touched, narrow, parameters, guided,
     )
 }  # fmt: skip
