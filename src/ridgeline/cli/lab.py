@@ -28,6 +28,7 @@ from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
 from ridgeline.lab import numbers as numbers_lab
 from ridgeline.lab import phases as phases_lab
+from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.lab.experiments import EXPERIMENTS
 from ridgeline.lab.ledger import Ledger
@@ -181,6 +182,23 @@ def _write(path: Path, page: Document) -> None:
     say(f"picture written to {path}")
 
 
+@lab.command()
+def directions(
+    model: Annotated[
+        str | None, typer.Option(help="A checkpoint folder with a larger vocabulary: king - man + woman on its table.")
+    ] = None,
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Is meaning a direction?
+
+    Says what it expects, then measures; exit code 1 if something did not hold.
+    """
+    asked = EXPERIMENTS["directions"] if model is None else queen_lab.experiment(model)
+    command_of(asked, _write)(svg=svg, as_json=as_json)
+
+
 for _experiment in EXPERIMENTS.values():
-    lab.command(_experiment.name)(command_of(_experiment, _write))
+    if _experiment.name != "directions":  # which takes a model
+        lab.command(_experiment.name)(command_of(_experiment, _write))
 lab.command()(exercise)

@@ -3,11 +3,21 @@
 from ridgeline.lab import (
     bend,
     by_hand,
+    changed_word,
+    counters,
     cross,
     directions,
+    distance,
+    flash,
     goodput,
+    grouped,
     guided,
+    heads,
+    home,
     interference,
+    launches,
+    loading,
+    merges,
     narrow,
     order,
     pages,
@@ -22,7 +32,8 @@ from ridgeline.lab import (
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        way, by_hand, bend, directions, two_places, order, cross, pages, interference, touched, narrow, parameters,
-        guided, goodput, simulated, speculation,
+        way, merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word, cross,
+        grouped, home, launches, flash, pages, counters, interference, touched, narrow, parameters, loading, guided,
+        goodput, simulated, speculation,
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ from torch.nn import functional
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import build
-from ridgeline.models.network import listening
+from ridgeline.models.network import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached
@@ -112,9 +112,25 @@ class Inside:
             hidden_TT = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
             found.append(scores_HTT.masked_fill(hidden_TT, float("-inf")).softmax(-1))
 
+        self._listen(ids, note)
+        return found
+
+    def unturned(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Of each layer queries and keys [T, H, D] before they are rotated, keys repeated for the heads that share
+        them."""
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def note(_: str, __: Any, inputs: tuple[Any, ...], ___: Any) -> None:
+            q_THD, k_TKD = inputs[:2]
+            found.append((q_THD, k_TKD.repeat_interleave(q_THD.shape[1] // k_TKD.shape[1], 1)))
+
+        self._listen(ids, note)
+        return found
+
+    def _listen(self, ids: Sequence[int], note: Told) -> None:
+        """Run a text; `note` is told of each call of attention."""
         with listening([(path, op) for path, op in self.model.ops() if isinstance(op, Attention)], note):
             self.logits(ids)
-        return found
 
     @property
     def table(self) -> Tensor:
