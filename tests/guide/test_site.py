@@ -96,7 +96,13 @@ def test_every_page_opens_from_a_disk(page: "Page") -> None:
 
 
 @pytest.mark.page
-@pytest.mark.parametrize(("word", "chapter"), [("softmax", "Attention by hand"), ("queen", "Words as directions")])
+@pytest.mark.parametrize(
+    ("word", "chapter"),
+    [
+        ("softmax", "Attention by hand"), ("queen", "Words as directions"),
+        ("roofline", "Prefill, decode, roofline"), ("goodput", "Traffic"),
+    ],
+)  # fmt: skip
 def test_search_finds(page: "Page", word: str, chapter: str) -> None:
     page.goto((SITE / "search.html").as_uri() + f"?q={word}")
     page.wait_for_selector("#search-results li")
@@ -124,3 +130,31 @@ def test_pictures_are_dark_on_dark_ground(browser: "Browser") -> None:  # noqa: 
         context.close()
     assert colours["light"] == "rgb(255, 255, 255)"
     assert colours["dark"] == "rgb(22, 25, 29)"
+
+
+@pytest.mark.page
+def test_a_guess_is_told_beside_text_and_ledger_and_stays(page: "Page") -> None:
+    address = (SITE / "memory.html").as_uri()
+    page.goto(address)
+    form = page.locator("form.guess")
+    told = form.locator("details p")
+    assert not told.is_visible()
+    form.locator("input").fill("40")
+    assert form.locator("output").inner_text() == "40"
+    form.locator("button").click()
+    assert told.inner_text() == "Your guess: 40. A text says: about 30. The ledger: 21."
+    page.goto(address)
+    assert told.is_visible()
+    assert form.locator("output").inner_text() == "40"
+
+
+@pytest.mark.page
+def test_a_guess_needs_no_script(browser: "Browser") -> None:  # noqa: F811
+    """The figure is folded, and no slider stands there that does nothing."""
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto((SITE / "memory.html").as_uri())
+    assert not opened.locator("form.guess input").is_visible()
+    opened.locator("form.guess summary").click()
+    assert opened.locator("form.guess details p").inner_text() == "A text says: about 30. The ledger: 21."
+    context.close()

@@ -7,6 +7,7 @@
 ```{solution} attention  what an exercise asked for
 ```{answer}              what a pencil should have found
 ```{statements}          what texts say, all of it
+```{guess} name 1 100    a slider that asks for a number before it is told (guess.py)
 ```{quiz} chapter        the questions of that chapter
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.guide.machinery.chapters import ROOT
+from docs.guide.machinery.guess import Guess
 from docs.guide.machinery.mathml import visit_math, visit_math_block
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -227,9 +229,11 @@ def setup(app: Sphinx) -> dict[str, object]:
         "answer": Answer,
         "quiz": Quiz,
         "statements": Statements,
+        "guess": Guess,
     }.items():
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")
+    app.add_js_file("guess.js", loading_method="defer")
     app.connect("env-before-read-docs", _begin)
     app.connect("autodoc-process-docstring", _as_rst)
     app.connect("build-finished", _write_style)

@@ -29,8 +29,7 @@ def run() -> Outcome:
     """An 8B on an H100: the same average rates, in three ways."""
     replica = Replica()
     found = {
-        way: {rate: replica.serve(rate, Requests(burstiness=shape)) for rate in RATES}
-        for way, shape in WAYS.items()
+        way: {rate: replica.serve(rate, Requests(burstiness=shape)) for rate in RATES} for way, shape in WAYS.items()
     }
     again = replica.serve(HIGH).log.requests
     chance = found["by chance"]
