@@ -8,6 +8,7 @@
 ```{answer}              what a pencil should have found
 ```{statements}          what texts say, all of it
 ```{guess} name 1 100    a slider that asks for a number before it is told (guess.py)
+```{calculator} users=32   the page's calculator, set to a case (widget.py)
 ```{quiz} chapter        the questions of that chapter
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 from docs.guide.machinery.chapters import ROOT
 from docs.guide.machinery.guess import Guess
 from docs.guide.machinery.mathml import visit_math, visit_math_block
+from docs.guide.machinery.widget import Calculator, write_calculator
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -230,6 +232,7 @@ def setup(app: Sphinx) -> dict[str, object]:
         "quiz": Quiz,
         "statements": Statements,
         "guess": Guess,
+        "calculator": Calculator,
     }.items():
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")
@@ -237,6 +240,7 @@ def setup(app: Sphinx) -> dict[str, object]:
     app.connect("env-before-read-docs", _begin)
     app.connect("autodoc-process-docstring", _as_rst)
     app.connect("build-finished", _write_style)
+    app.connect("build-finished", write_calculator)
     app.add_node(nodes.math, override=True, html=(visit_math, None))
     app.add_node(nodes.math_block, override=True, html=(visit_math_block, None))
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

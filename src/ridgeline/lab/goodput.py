@@ -6,20 +6,21 @@ from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.served import Replica, Served
 
-RATES = (8, 16, 24, 28, 32, 36, 40, 48)
-BUDGETS, TUNED = (256, 512, 2048, 8192), 28
+RATES = (8, 16, 24, 28, 32, 36, 40)
+FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
 """Positions of a step that are tried, at how many requests a second."""
 
 
 def run() -> Outcome:
     """An 8B on an H100, simulated: rate after rate, then budget after budget."""
-    usual = Replica()
+    usual = Replica(budget=USUAL_BUDGET)
     found = {rate: usual.serve(rate) for rate in RATES}
-    tuned = {budget: Replica(budget=budget).serve(TUNED) for budget in BUDGETS}
+    others = {budget: Replica(budget=budget).serve(TUNED) for budget in (FEW, MANY)}
+    tuned = {FEW: others[FEW], USUAL_BUDGET: found[TUNED], MANY: others[MANY]}
     best = max(RATES, key=lambda rate: found[rate].good)
     after = next(rate for rate in RATES if rate > best and found[rate].metrics.good_share < 0.1)
     calm, late = found[best], found[after]
-    small, middle, large = (tuned[budget] for budget in (BUDGETS[0], 2048, BUDGETS[-1]))
+    small, middle, large = tuned.values()
     rows = [_row(f"{rate} a second", one) for rate, one in found.items()]
     lines = (
         Series("answered", tuple((rate, one.answered) for rate, one in found.items())),
@@ -39,8 +40,8 @@ def run() -> Outcome:
             ),
             (
                 small.metrics.good_share < 0.5 < middle.metrics.good_share and large.longest > 3 * middle.longest,
-                f"{small.metrics.good_share:.0%} are in time with {BUDGETS[0]} positions; the longest step has "
-                f"{say_seconds(middle.longest)} with 2,048, and {say_seconds(large.longest)} with {BUDGETS[-1]:,}",
+                f"{small.metrics.good_share:.0%} are in time with {FEW} positions; the longest step has "
+                f"{say_seconds(middle.longest)} with 2,048, and {say_seconds(large.longest)} with {MANY:,}",
             ),
         ),
         (

@@ -64,7 +64,7 @@ class Ledger:
         self._prices: dict[str, Price] = {}
         self._cards: dict[str, Device] = {}
         self._pictures: dict[str, PipelinePrice] = {}
-        self._served: dict[tuple[float, int, float], Served] = {}
+        self._served: dict[tuple[float, int, int, float], Served] = {}
 
     # -- models -------------------------------------------------------------------------------------------------------
 
@@ -201,11 +201,13 @@ class Ledger:
         """By its name."""
         return next(each for each in disks() if each.name == name)
 
-    def served(self, rate: float, budget: int = 2048, burstiness: float = USUAL.burstiness) -> Served:
+    def served(
+        self, rate: float, budget: int = 2048, count: int = USUAL.count, burstiness: float = USUAL.burstiness
+    ) -> Served:
         """What becomes of requests to an 8B on an H100, as the experiments on load ask for them."""
-        asked = (rate, budget, burstiness)
+        asked = (rate, budget, count, burstiness)
         if asked not in self._served:
-            self._served[asked] = Replica(budget=budget).serve(rate, Requests(burstiness=burstiness))
+            self._served[asked] = Replica(budget=budget).serve(rate, Requests(count=count, burstiness=burstiness))
         return self._served[asked]
 
     def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:

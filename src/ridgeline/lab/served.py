@@ -29,7 +29,7 @@ class Requests:
 
     tokens: int = 1024
     answer: int = 128
-    count: int = 400
+    count: int = 600
     burstiness: float = 1.0
     seed: int = 1
 
