@@ -168,7 +168,7 @@ class Runner:
         sampled = iter(self.sample(logits_RV, rows))
         outcomes: list[Outcome] = []
         for item in plan.items:
-            outcome = _verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None
+            outcome = verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None
             if item.scored:
                 outcome = _with_scores(next(scores), outcome)
             if outcome is not None:
@@ -176,7 +176,7 @@ class Runner:
         return outcomes
 
 
-def _verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
+def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
     """The tokens of an item's logit rows, as far as each is the one that the next row ran: past the first that is not,
     rows have seen a guess that was wrong. A row that fails after others is run again, alone."""
     if len(sampled) == 1:

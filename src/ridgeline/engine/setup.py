@@ -22,6 +22,8 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
+from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.setup import Draft, check_speculation, draft_of, speculator_of
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
 from ridgeline.host import GIB, MIB, check_threads, threads_for
@@ -46,18 +48,18 @@ class EngineSettings:
     kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. memory_share: instead of
     kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
     positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
-    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
-    compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
-    reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
-    whole_context: refuse KV memory in which a sequence of the whole context has no room. adapters: folders of LoRA
-    adapters by the names that requests choose them by. adapter_rank: the most that one of them may have. memory: bytes
-    that are available to all of it, where other models are to have the rest; None for what the machine has free.
-    weights: the format that plain weights are quantised to while they are loaded (int8, int4, int4-g64, int4-g32, fp8;
-    int8+head for the embedding and the head too); None to leave them as they are stored. kv: the format that
-    keys and values are kept in, int8 or fp8; None for the one that the model's config says. device: where it runs: cpu,
-    cuda, cuda:N, or auto for a card where there is one. Of a card memory_share is that of all its memory, 0.9 where
-    neither it nor kv_bytes is stated. eager: ask for every op of a decode step, which is made
-    again otherwise where it can be.
+    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of compiled grammars
+    that are kept. chat_template: a file with one, instead of the model's own. reasoning: as in Texts. seed: where the
+    seeds of requests that state none come from; None for anywhere. whole_context: refuse KV memory in which a sequence
+    of the whole context has no room. adapters: folders of LoRA adapters by the names that requests choose them by.
+    adapter_rank: the most that one of them may have. memory: bytes that are available to all of it, where other models
+    are to have the rest; None for what the machine has free. weights: the format that plain weights are quantised to
+    while they are loaded (int8, int4, int4-g64, int4-g32, fp8; int8+head for the embedding and the head too); None to
+    leave them as they are stored. kv: the format that keys and values are kept in, int8 or fp8; None for the one that
+    the model's config says. device: where it runs: cpu, cuda, cuda:N, or auto for a card where there is one. Of a card
+    memory_share is that of all its memory, 0.9 where neither it nor kv_bytes is stated. eager: ask for every op of a
+    decode step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
+    draft model keeps its keys and values in the same memory.
     """
 
     kv_bytes: float | None = None
@@ -78,6 +80,7 @@ class EngineSettings:
     kv: str | None = None
     device: str = "cpu"
     eager: bool = False
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -95,9 +98,9 @@ class EngineSettings:
 class Loaded:
     """A model and all that serves it.
 
-    price: of the model, for whoever asks what a step must cost. loading: what its weights took to load, None of random
-    ones. unread: fields of config.json that nothing reads, and whose names do not say that they change the result.
-    adapters: in the order of their numbers.
+    price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
+    what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
+    names do not say that they change the result. adapters: in the order of their numbers.
     """
 
     engine: Engine
@@ -108,6 +111,7 @@ class Loaded:
     loading: Loading | None = None
     unread: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
+    draft: Draft | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -133,7 +137,7 @@ class Loaded:
     def kept_bytes(self) -> float:
         """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
         recorded = self.model.recorded_bytes() if library() is not None and not self.on_card else 0
-        return self.weight_bytes + self.layout.nbytes + recorded
+        return self.weight_bytes + self.layout.nbytes + recorded + (0 if self.draft is None else self.draft.kept_bytes)
 
     @property
     def on_card(self) -> bool:
@@ -208,7 +212,11 @@ def load_engine(
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
     price = Price(built)
-    layout = _layout(source, built, price, settings, context, adapters, place)
+    speculation = settings.speculation
+    if speculation is not None:
+        check_speculation(speculation, built, source.name)
+    draft = None if speculation is None else draft_of(speculation)
+    layout = _layout(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
@@ -216,6 +224,8 @@ def load_engine(
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
+    if draft is not None:
+        draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
     guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
     engine = engine_around(
         built,
@@ -228,9 +238,11 @@ def load_engine(
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
         adapters={adapter.name: adapter.digest for adapter in adapters},
         guides=None if draws else guides,  # of text
+        speculator=None if speculation is None else speculator_of(speculation, built, draft, settings.limits),
         on_step=on_step,
     )
-    return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
+    unread = tuple(source.config.unread())
+    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft)
 
 
 def load_with_threads(
@@ -269,6 +281,7 @@ def _layout(
     context: int,
     adapters: Sequence[Adapter],
     place: torch.device,
+    draft: Draft | None,
 ) -> KVLayout:
     """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
     where those do not fit, ValueError where the KV memory asked for does not."""
@@ -291,12 +304,16 @@ def _layout(
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
+    if draft is not None:
+        taken |= draft.taken(limits)
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
         available = card_memory(place, settings.memory_share)
     free = memory_beside(source, taken, available)
     if budget is None:
         budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
+    if draft is not None:
+        free, budget = (draft.left(model, nbytes, settings.page_size) for nbytes in (free, budget))
     layout = kv_layout(
         model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
     )
