@@ -1,8 +1,8 @@
 """Speculation at a stated acceptance: tokens a second beside those without, and beside what the price says.
 
 A drafter replays what the model says by itself, each guess right with the same probability, so that gain is a matter of
-the engine alone. Every answer is compared with the one without guesses. Where the machine is calibrated for this number of
-threads (`ridgeline calibrate --threads N`) its figures are the prediction's, else a probe's.
+the engine alone. Every answer is compared with the one without guesses. Where the machine is calibrated for this number
+of threads (`ridgeline calibrate --threads N`) its figures are the prediction's, else a probe's.
 
     python benchmarks/speculation.py MODEL [--guesses 4] [--sequences 1] [--prompt 128] [--output 128] [--threads 2]
 """
@@ -117,7 +117,9 @@ def main() -> None:
     measured(loaded, device, prompts, 8, None)
     answers, plain = measured(loaded, device, prompts, options.output, None)
     how = "calibrated" if device.calibrated else "probed"
-    print(f"{options.model}: {options.sequences} x {options.prompt} in, {options.output} out; {options.guesses} guesses;")
+    print(
+        f"{options.model}: {options.sequences} x {options.prompt} in, {options.output} out; {options.guesses} guesses"
+    )
     print(f"{device.title} ({how}), {options.threads} threads; decode alone, ms a step and tokens a second")
     print("acceptance  observed  tokens/step (formula)  ms/step (predicted)    tok/s   gain (predicted)  same")
     print(_line("none", "", plain, plain, 1.0, True, options.sequences))
@@ -139,8 +141,9 @@ def _line(name: str, seen: str, found: Decoded, plain: Decoded, formula: float, 
     each, ms = found.tokens / found.steps / sequences, 1e3 * found.measured / found.steps
     gain = found.tokens / found.measured * plain.measured / plain.tokens
     predicted = found.tokens / found.predicted * plain.predicted / plain.tokens
+    said = 1e3 * found.predicted / found.steps
     return (
-        f"{name:>10}  {seen:>8}  {each:11.2f} ({formula:.2f})      {ms:7.2f} ({1e3 * found.predicted / found.steps:7.2f}) "
+        f"{name:>10}  {seen:>8}  {each:11.2f} ({formula:.2f})      {ms:7.2f} ({said:7.2f}) "
         f"{found.tokens / found.measured:10.1f}   {gain:4.2f} ({predicted:.2f})        {'yes' if same else 'NO'}"
     )
 
