@@ -89,10 +89,7 @@ ALIASES: tuple[Alias, ...] = (
         marks="--eager",
     ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
-    Same(
-        ("--tensor-parallel-size", "-tp"), ("1",),
-        "tensor parallelism is priced (ridgeline plan --devices) and does not run yet; give 1",
-    ),
+    Means(("--tensor-parallel-size", "-tp"), "--tensor-parallel"),
     Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
     Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
     Same(

@@ -36,6 +36,7 @@ class EngineFlags:
     threads: options.Threads = None
     device: options.RunDevice = "cpu"
     enforce_eager: options.Eager = False
+    tensor_parallel: options.TensorParallel = 1
 
     def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
@@ -64,6 +65,7 @@ class EngineFlags:
             kv=self.kv,
             device=self.device,
             eager=self.enforce_eager,
+            ranks=self.tensor_parallel,
             **more,
         )
 
@@ -119,7 +121,7 @@ def predicted(llm: "LLM") -> "LLM":
                 "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
                 "once, or give ngram"
             )
-        speculator.price_on(llm.loaded.price, device)
+        speculator.price_on(llm.loaded.price, llm.loaded.joined(device))
     return llm
 
 

@@ -264,6 +264,12 @@ Threads = Annotated[
     ),
 ]
 
+_TENSOR_PARALLEL = (
+    "Divide the model over so many processes of this machine, each with a part of every matrix; --threads are those of "
+    "each, --kv-memory is for all. vLLM's --tensor-parallel-size."
+)
+TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL)]
+
 _SPECULATE = (
     "Guess at next tokens, several of which a step verifies, for the same text in fewer steps: ngram looks the last "
     "ones up in the request, auto does where that is predicted to pay, a model's name has that smaller model guess."

@@ -37,6 +37,10 @@ WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
 """The clock of an engine that is told no other."""
 
 
+class EngineLost(ValueError):
+    """The executor has lost what it computes with, and no step will run again; why, in one line."""
+
+
 class Executor(Protocol):
     """What the engine asks of whoever runs its plans: a model, a price, or in tests something that only pretends."""
 
@@ -290,13 +294,16 @@ class Engine:
     # -- one step -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[TokenEvent]:
-        """Run one step. A request that fails fails alone: its event says why, the others go on."""
+        """Run one step. A request that fails fails alone: its event says why, the others go on. Raises EngineLost where
+        none can go on."""
         plan = self.plan()
         if plan is None:
             return []
         started = self.clock()
         try:
             outcomes = self.execute(plan)
+        except EngineLost:
+            raise
         except Exception as error:
             return self.fail(plan, error)
         if self.on_step is not None:

@@ -20,6 +20,8 @@ from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory, device_named
+from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.process import MOST_RANKS, Followers, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
 from ridgeline.engine.speculation.settings import Speculation
@@ -35,8 +37,10 @@ from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.shard import Shard
 from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.link import Link
 from ridgeline.roofline.price import Price
 from ridgeline.text import ChatTemplates, Tokenizer
 
@@ -59,7 +63,8 @@ class EngineSettings:
     the model's config says. device: where it runs: cpu, cuda, cuda:N, or auto for a card where there is one. Of a card
     memory_share is that of all its memory, 0.9 where neither it nor kv_bytes is stated. eager: ask for every op of a
     decode step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
-    draft model keeps its keys and values in the same memory.
+    draft model keeps its keys and values in the same memory. ranks: processes of this machine that share the model,
+    each with a part of every matrix; memory and kv_bytes are for all of them.
     """
 
     kv_bytes: float | None = None
@@ -81,8 +86,11 @@ class EngineSettings:
     device: str = "cpu"
     eager: bool = False
     speculation: Speculation | None = None
+    ranks: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.ranks <= MOST_RANKS:
+            raise ValueError(f"tensor parallel over {self.ranks} processes; give 1 to {MOST_RANKS} (--tensor-parallel)")
         if self.memory_share is not None:
             if self.kv_bytes is not None:
                 raise ValueError(
@@ -100,7 +108,8 @@ class Loaded:
 
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
     what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
-    names do not say that they change the result. adapters: in the order of their numbers.
+    names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
+    the model, None of one.
     """
 
     engine: Engine
@@ -112,6 +121,11 @@ class Loaded:
     unread: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     draft: Draft | None = None
+    link: Link | None = None
+
+    def joined(self, device: Device) -> Device:
+        """A device as this engine uses several of: with what joins them, as it was measured."""
+        return device if self.link is None else replace(device, link=self.link, all_reduce=self.link.name)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -187,12 +201,14 @@ def load_engine(
     progress: Progress | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
     draws: bool = False,
+    threads: int | None = None,
 ) -> Loaded:
     """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
 
     dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
     bytes in all): told while weights load. on_step: told of each step that ran. draws: the
-    model that writes the tokens of an image, where a folder holds one. Raises ModelRefused (a ValueError) in
+    model that writes the tokens of an image, where a folder holds one. threads: of each of several ranks, by default an
+    equal part of the cores. Raises ModelRefused (a ValueError) in
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
@@ -203,15 +219,17 @@ def load_engine(
     built = (
         build_to_run(source.config, family=family, weights=weights, kv=kv)
         if draws
-        else model_of(source, said, weights, kv)
+        else model_of(source, said, weights, kv, Shard(0, settings.ranks))
     )
+    if settings.ranks > 1:
+        check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)
     if built.whole:  # a step has room for a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
-    price = Price(built)
+    price = Price(built, settings.ranks)
     speculation = settings.speculation
     if speculation is not None:
         check_speculation(speculation, built, source.name)
@@ -227,12 +245,19 @@ def load_engine(
     if draft is not None:
         draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
     guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
+    link, executor = None, Runner(built, layout) if settings.eager else None
+    if settings.ranks > 1:
+        own = threads_for(0, threads, settings.ranks)
+        torch.set_num_threads(own)
+        followers = Followers.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
+        executor = LeadingRunner(built, layout, followers)
+        link = executor.link()
     engine = engine_around(
         built,
         layout,
         settings.limits,
         context=context,
-        executor=Runner(built, layout) if settings.eager else None,
+        executor=executor,
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
@@ -242,7 +267,7 @@ def load_engine(
         on_step=on_step,
     )
     unread = tuple(source.config.unread())
-    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft)
+    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link)
 
 
 def load_with_threads(
@@ -257,8 +282,8 @@ def load_with_threads(
     Raises ValueError for more threads than cores, before weights are read."""
     if threads is not None:
         check_threads(threads)
-    loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
-    return loaded, threads_for(loaded.weight_bytes, threads)
+    loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress, threads=threads)
+    return loaded, threads_for(loaded.weight_bytes, threads, 1 if settings is None else settings.ranks)
 
 
 def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> int:
@@ -309,8 +334,11 @@ def _layout(
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
         available = card_memory(place, settings.memory_share)
-    free = memory_beside(source, taken, available)
-    if budget is None:
+    ranks = settings.ranks
+    free = memory_beside(source, {name: ranks * nbytes for name, nbytes in taken.items()}, available) / ranks
+    if budget is not None:
+        budget /= ranks
+    else:
         budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
     if draft is not None:
         free, budget = (draft.left(model, nbytes, settings.page_size) for nbytes in (free, budget))
