@@ -4,7 +4,9 @@ A drafter replays what the model says by itself, each guess right with the same 
 the engine alone. Every answer is compared with the one without guesses. Where the machine is calibrated for this number
 of threads (`ridgeline calibrate --threads N`) its figures are the prediction's, else a probe's.
 
-    python benchmarks/speculation.py MODEL [--guesses 4] [--sequences 1] [--prompt 128] [--output 128] [--threads 2]
+    python benchmarks/speculation.py MODEL [--guesses 4] [--sequences 1] [--prompt 128] [--output 128] [--threads 2] [--eager]
+
+--eager asks for every op of every step, as before steps with guesses were recorded.
 """
 
 import argparse
@@ -105,11 +107,12 @@ def main() -> None:
     parser.add_argument("model")
     for name, usual in (("guesses", 4), ("sequences", 1), ("prompt", 128), ("output", 128), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--eager", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = this_device(options.threads, estimate=True)
     positions = options.sequences * (options.prompt + options.output + 32)
-    loaded = load_engine(options.model, EngineSettings(prefix_cache=False))
+    loaded = load_engine(options.model, EngineSettings(prefix_cache=False, eager=options.eager))
     assert loaded.layout.tokens >= positions, "KV memory holds all requests"
     draw = random.Random(2)
     vocabulary = min(loaded.model.vocabulary, 2000)
