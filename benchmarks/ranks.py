@@ -1,4 +1,4 @@
-"""Tensor parallel over processes of this machine: prefill and decode beside one process, and beside what the price says.
+"""Tensor parallel over processes of this machine: prefill and decode beside one process, and beside their prices.
 
 One process has all threads, each of several an equal part of them. The link is measured by the ranks before they begin.
 
@@ -49,7 +49,7 @@ def main() -> None:
         steps = {"prefill": Steps(), "decode": Steps()}
         last = time.perf_counter()
 
-        def told(record: StepRecord) -> None:
+        def told(record: StepRecord, steps: dict[str, Steps] = steps) -> None:
             nonlocal last
             now, own = time.perf_counter(), steps["decode" if record.decodes_only else "prefill"]
             own.works.append(record.work)

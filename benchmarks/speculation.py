@@ -4,9 +4,9 @@ A drafter replays what the model says by itself, each guess right with the same 
 the engine alone. Every answer is compared with the one without guesses. Where the machine is calibrated for this number
 of threads (`ridgeline calibrate --threads N`) its figures are the prediction's, else a probe's.
 
-    python benchmarks/speculation.py MODEL [--guesses 4] [--sequences 1] [--prompt 128] [--output 128] [--threads 2] [--eager]
+    python benchmarks/speculation.py MODEL [--guesses 4] [--sequences 1] [--prompt 128] [--output 128] [--threads 2]
 
---eager asks for every op of every step, as before steps with guesses were recorded.
+--eager asks for every op of every step, as is done where steps with guesses are not recorded.
 """
 
 import argparse

@@ -159,7 +159,7 @@ def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "reason"),
     [
-        ("tales", {}, "3 KV heads do not divide over 2 devices"),
+        ("tales", {}, "3 KV heads do not divide over 2 devices; give --tensor-parallel 1"),
         ("tales", {"ranks": 0}, "give 1 to 64"),
         ("tales", {"ranks": 65}, "give 1 to 64"),
         ("LLAMA", {"device": "cuda"}, "card|CUDA"),

@@ -20,8 +20,9 @@ from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory, device_named
+from ridgeline.engine.ranks import MOST_RANKS
 from ridgeline.engine.ranks.leader import LeadingRunner
-from ridgeline.engine.ranks.process import MOST_RANKS, Followers, check_ranks
+from ridgeline.engine.ranks.process import Followers, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
 from ridgeline.engine.speculation.settings import Speculation
@@ -33,6 +34,7 @@ from ridgeline.models import family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
+from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
@@ -216,11 +218,14 @@ def load_engine(
     family = drawer_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
     weights, kv = settings.weights, settings.kv
-    built = (
-        build_to_run(source.config, family=family, weights=weights, kv=kv)
-        if draws
-        else model_of(source, said, weights, kv, Shard(0, settings.ranks))
-    )
+    try:
+        built = (
+            build_to_run(source.config, family=family, weights=weights, kv=kv)
+            if draws
+            else model_of(source, said, weights, kv, Shard(0, settings.ranks))
+        )
+    except DivisionRefused as error:  # said as a plan has it
+        raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
     if settings.ranks > 1:
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]

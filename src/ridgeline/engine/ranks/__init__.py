@@ -3,3 +3,5 @@
 The first has the engine, its scheduler and its sampler (`leader.py`); the others do as it says (`follower.py`, in a
 process of `child.py`, which `process.py` starts). What is added up between them goes over torch.distributed, by gloo.
 """
+
+MOST_RANKS = 64

@@ -23,7 +23,6 @@ from ridgeline.models.model import Model
 if TYPE_CHECKING:
     from ridgeline.engine.setup import EngineSettings
 
-MOST_RANKS = 64
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""
 _WAITS = timedelta(minutes=5)  # for others in a step; one that has ended is noticed at once, by its connection

@@ -85,7 +85,8 @@ def configured(text: str) -> Speculation:
     if tokens is None:
         raise ValueError(f"{_OPTION} has no num_speculative_tokens; give how many tokens a step may guess, like 4")
     if method == "ngram":
-        return Speculation("ngram", tokens, **_pieces(values))
+        longest, shortest = _pieces(values)
+        return Speculation("ngram", tokens, longest=longest, shortest=shortest)
     if method != "draft_model":
         raise ValueError(f"{_OPTION}: method is {method!r}; ngram and draft_model are built: give one of them")
     if any(key.startswith("prompt_lookup") for key in values):
@@ -93,9 +94,9 @@ def configured(text: str) -> Speculation:
     return Speculation("draft_model", tokens, model=model)
 
 
-def _pieces(values: dict[str, Any]) -> dict[str, int]:
-    """Of either bound that is not given the other one stands, as in vLLM."""
+def _pieces(values: dict[str, Any]) -> tuple[Any, Any]:
+    """The longest piece and the shortest. Of either bound that is not given the other one stands, as in vLLM."""
     most, least = values.get("prompt_lookup_max"), values.get("prompt_lookup_min")
     if most is None and least is None:
-        return {"longest": LONGEST, "shortest": LONGEST}
-    return {"longest": least if most is None else most, "shortest": most if least is None else least}
+        return LONGEST, LONGEST
+    return (least if most is None else most), (most if least is None else least)
