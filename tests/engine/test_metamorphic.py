@@ -32,6 +32,7 @@ from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models.model import Model
@@ -268,11 +269,12 @@ def run_way(
     way: Way,
     monkeypatch: pytest.MonkeyPatch,
     speculator: Speculator | None = None,
+    runner: type[Runner] = RecordingRunner,
 ) -> Ran:
-    """Run a trace this way, to the end of every request."""
+    """Run a trace this way, to the end of every request. runner: one that records."""
     engine = token_engine(
         model,
-        runner=RecordingRunner,
+        runner=runner,
         page_size=way.page_size,
         limits=way.limits,
         positions=way.positions,
@@ -308,10 +310,14 @@ def guessing(subject: Subject) -> Speculator:
 
 
 def check_way(
-    subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch, speculator: Speculator | None = None
+    subject: Subject,
+    way: Way,
+    monkeypatch: pytest.MonkeyPatch,
+    speculator: Speculator | None = None,
+    runner: type[Runner] = RecordingRunner,
 ) -> None:
     """Run the trace this way and compare every token and every logit that was computed."""
-    ran_so = run_way(subject.model, subject.trace, way, monkeypatch, speculator)
+    ran_so = run_way(subject.model, subject.trace, way, monkeypatch, speculator, runner)
     engine, done, logits = ran_so.engine, ran_so.done, ran_so.logits
     for request, asked in ran_so.asked.items():
         answer = subject.answers[asked]
@@ -357,11 +363,13 @@ def test_a_trained_model_too(stories: Subject, way: Way, monkeypatch: pytest.Mon
     check_way(stories, way, monkeypatch)
 
 
-def check_guessed(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_guessed(
+    subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch, runner: type[Runner] = RecordingRunner
+) -> None:
     """The same with guesses, which are right, wrong, and for others at once; a chunk of one position has no room for
     any."""
     speculator = guessing(subject)
-    check_way(subject, way, monkeypatch, speculator)
+    check_way(subject, way, monkeypatch, speculator, runner)
     if way.chunk == 1:
         assert speculator.drafts == 0
     else:

@@ -1,6 +1,7 @@
 """A model over two processes: the tokens of one, its all-reduces priced and measured; a process that dies ends the
 engine."""
 
+import json
 import os
 import random
 import signal
@@ -11,9 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import multiprocessing
 
+from engine import rank_pair
 from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
+from engine.test_metamorphic import make_trace, uncached_subject
+from engine.test_metamorphic_families import CORNERS
+from models.configs import CONFIGS
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.ranks.leader import LeadingRunner
 from ridgeline.engine.ranks.link import SIZES, link_of
@@ -24,6 +30,7 @@ from ridgeline.models import ModelRefused
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
 from ridgeline.trace.request import Subject, Wanted, trace
+from support.checkpoints import random_ours, random_tensors, write_folder
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 EXPERTS = LLAMA | {
@@ -171,3 +178,38 @@ def test_what_ranks_do_not_run_is_refused(model: str, settings: dict[str, Any], 
     with pytest.raises((ValueError, ModelRefused), match=reason) as error:
         LLM(name, replace(SETTINGS, **{"ranks": 2, **settings}), threads=1)
     assert "\n" not in str(error.value)
+
+
+# -- every family ------------------------------------------------------------------------------------------------------
+
+TWO_CORNERS = CORNERS[1], CORNERS[3]
+REFUSED: dict[str, str] = {}
+"""Families whose small config two ranks do not share equally, and what is said of it."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """By family, what came of each way."""
+    folder, subjects = tmp_path_factory.mktemp("families"), {}
+    for name, config in CONFIGS.items():
+        values = config | ({"n_positions": 128} if name == "gpt2" else {})
+        write_folder(folder / name, values, random_tensors(values, 1))
+        model = random_ours(values, seed=1)
+        every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
+        subject = uncached_subject(model, (*every[:2], every[3], every[8]))
+        subjects[name] = replace(subject, model=None)
+    torch.save(subjects, folder / rank_pair.SUBJECTS)
+    context = multiprocessing.get_context("spawn")
+    multiprocessing.spawn(rank_pair.run_rank, (str(folder), TWO_CORNERS, context.Pipe()), nprocs=2)
+    return dict(json.loads((folder / "found.json").read_text()))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_same_tokens_over_two_ranks(family: str, found: dict[str, list[str]]) -> None:
+    """In two corners of the metamorphic suite, and with guesses: every token, and every logit to 1e-5."""
+    said = found[family]
+    if family in REFUSED:
+        assert REFUSED[family] in said[0]
+    else:
+        assert len(said) >= len(TWO_CORNERS)
+        assert not any(said), said
