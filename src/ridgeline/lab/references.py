@@ -1,11 +1,9 @@
 """What exercises are held against: the engine's own ops and rules, asked with plain lists."""
 
 import io
-import math
 import tempfile
 from bisect import bisect_left
 from collections import deque
-from itertools import product, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.activation import ACTIVATIONS
@@ -258,16 +257,8 @@ def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list
 
 
 def best_guesses(right: float, seconds: list[float]) -> int:
-    """Over every way in which guesses can be right and wrong, each with its chance."""
-
-    def tokens(count: int) -> float:
-        ways = product((True, False), repeat=count)
-        return sum(
-            math.prod(right if one else 1 - right for one in way) * (1 + len(list(takewhile(bool, way))))
-            for way in ways
-        )
-
-    rates = [round(tokens(count) / took, 12) for count, took in enumerate(seconds)]
+    """By what the engine expects of a step with so many guesses."""
+    rates = [expected_tokens(right, count) / took for count, took in enumerate(seconds)]
     return rates.index(max(rates))
 
 
