@@ -51,22 +51,24 @@ def run() -> Outcome:
     last = looks.weights[-1]
     found = {word: sources[max(range(len(sources)), key=last[produced.index(word)].__getitem__)] for word, _ in CROSSED}
     reading = ledger.encode(TWO, CARD, INPUT).flops, ledger.prefill(ONE, CARD, INPUT).flops
-    writing = ledger.decode(TWO, CARD, 1, 2, INPUT).flops, ledger.decode(ONE, CARD, 1, INPUT + 1).flops
-    totals = ledger.bill(TWO).total, ledger.bill(ONE).total
-    used = [flops / 2 / total for flops, total in zip(writing, totals, strict=True)]
+    writing = ledger.decode(TWO, CARD, 1, 2, INPUT), ledger.decode(ONE, CARD, 1, INPUT + 1)
+    bills = ledger.bill(TWO), ledger.bill(ONE)
+    used = [step.weights / bill.nbytes for step, bill in zip(writing, bills, strict=True)]
     rows = [
-        Row((name, f"{total / 1e9:.2f} B", f"{read / INPUT / 1e9:.1f}", f"{wrote / 1e9:.1f}", f"{share:.0%}"))
-        for name, total, read, wrote, share in zip((TWO, ONE), totals, reading, writing, used, strict=True)
+        Row((name, f"{bill.total / 1e9:.2f} B", f"{read / INPUT / 1e9:.1f}", f"{one.flops / 1e9:.1f}", f"{share:.0%}"))
+        for name, bill, read, one, share in zip((TWO, ONE), bills, reading, writing, used, strict=True)
     ]
     return Outcome(
         (
             (read_both > 0.01 and read_one == 0.0, f"the first row moves by {read_both:.0%}, and by {read_one:g}"),
             (all(found[word] == wanted for word, wanted in CROSSED), f"{found}"),
-            (used[0] < 0.6 < 0.9 < used[1], f"{used[0]:.0%} of the parameters, and {used[1]:.0%}"),
+            (used[0] < 0.6 < 0.9 < used[1], f"{used[0]:.0%} of the weights are read, and {used[1]:.0%}"),
         ),
         (
             Table(
-                columns(f"{INPUT:,} tokens in", "parameters", "GFLOP a token read", "a token written", "in use"),
+                columns(
+                    f"{INPUT:,} tokens in", "parameters", "GFLOP a token read", "a token written", "weights for it"
+                ),
                 tuple(rows),
             ),
             Grid(
@@ -91,7 +93,7 @@ EXPERIMENT = Experiment(
     (
         "Another last word changes the first row of the encoder, and nothing of the first row of a decoder.",
         "The decoder looks at the word that it translates, also where French has another order than English.",
-        "A token that is written passes about half of the parameters; in a decoder-only model nearly all of them.",
+        "A token that is written reads half of the weights; in a decoder-only model nearly all of them.",
     ),
     run,
     __file__,
