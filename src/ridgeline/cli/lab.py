@@ -92,7 +92,7 @@ def memory(
 @lab.command()
 def sampling(
     model: Annotated[str, typer.Option(help="A checkpoint folder or a built-in model.")] = _BUILTIN,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "One day, a",
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: options.Seed = 1,
     weights: options.RunWeights = None,

@@ -128,7 +128,7 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_SHOWN, _DRAWN = 10, 20  # tokens in the table, and in the picture
+_SHOWN, _DRAWN, _RANKS = 10, 24, 100  # tokens in the table and in the picture, and the last of these
 _TEXT = 56  # characters of a text in the table
 _TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 
@@ -150,15 +150,20 @@ def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer)
             _first(logits, ranked, shares, tokenizer),
             Chart(
                 "How likely the first token is at several temperatures", "rank of the token, the likeliest first",
-                "probability",
-                tuple(
-                    Series(f"temperature {t:g}", tuple(enumerate(share[:_DRAWN], 1))) for t, share in shares.items()
-                ),
+                "probability", tuple(_line(t, share) for t, share in shares.items()), log_x=True, log_y=True,
             ),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
         f"How does a list of numbers become the next token after {prompt!r}?",
     )  # fmt: skip
+
+
+def _line(temperature: float, shares: Sequence[float]) -> Series:
+    """Its probabilities: of the first ranks each, of later ones as many as a logarithmic axis tells apart."""
+    ranks = sorted({round(_RANKS ** (n / _DRAWN)) for n in range(_DRAWN + 1)})
+    return Series(
+        f"temperature {temperature:g}", tuple((rank, shares[rank - 1]) for rank in ranks if rank <= len(shares))
+    )
 
 
 def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
