@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from ridgeline.document.axes import along, ends_around, powers
 from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
 from ridgeline.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
+from ridgeline.document.grid import Grid
 from ridgeline.document.page import (
     EVEN,
     UNEVEN,
@@ -47,6 +48,7 @@ FIGURES = (
     Stacks("Stacks", "GiB", ("x", "y & z"), (Stack("a", (1.0, 2.0), "fits"), Stack("b & c", (9.0, 0.0))), (4.0, "it")),
     Chart("Decades", "tokens", "seconds", DECADES, log_x=True, log_y=True),
     Chart("A point", "x", "y", (Series("one", ((1, 1),)),), log_x=True, log_y=True),
+    Grid("Shares", ("a row", "b & c"), ("one", "a column of a long name"), ((0.25, 0.75), (1.0, 0.0)), "Rows add up."),
     ROOFLINE,
 )
 WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"
@@ -218,6 +220,27 @@ def test_axes_end_at_powers_of_ten() -> None:
 def test_figures_are_drawn_in_characters_and_as_svg(figure: Any) -> None:
     assert any(figure.title in line for line in lines(figure, width=100))
     assert figure.title in "".join(ElementTree.fromstring(svg(figure)).itertext())
+
+
+def test_a_grid_says_percents_under_the_names_of_columns() -> None:
+    (drawn,) = (figure for figure in FIGURES if isinstance(figure, Grid))
+    assert lines(drawn, width=60)[1:] == [
+        "      one a column of a long name",
+        "a row  25                      75",
+        "b & c 100                       0",
+        "Percent. Rows add up.",
+    ]
+    assert max(map(len, lines(drawn, width=24))) <= 24
+
+
+@pytest.mark.parametrize("share", [0.0, 0.049, 0.05, 0.6, 1.0])
+def test_a_cell_of_a_grid_is_as_dark_as_its_share(share: float) -> None:
+    """And says its percent where there is one to read."""
+    root = ElementTree.fromstring(svg(Grid("t", ("row",), ("column",), ((share,),))))
+    opacities = [float(node.get("fill-opacity", -1)) for node in root.iter() if node.get("fill-opacity")]
+    assert opacities == [max(0.03, share)]
+    said = [node.text for node in root.iter() if node.tag.endswith("text")][3:]
+    assert said == ([f"{100 * share:.0f}"] if share >= 0.05 else [])
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -17,7 +17,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kernels import Operands, library
 from ridgeline.ops.kernels import recording as recording_module
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, record
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory, record
 from support.checkpoints import random_ours
 from support.engines import token_engine
 
@@ -73,7 +73,7 @@ def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording takes memory for each row."""
     model = random_ours(CONFIGS["llama"])
     model.fuse()
-    monkeypatch.setattr(decoding, "MAX_RECORDED_BATCH", 2)
+    monkeypatch.setattr(decoding, "MAX_RECORDED_ROWS", 2)
     _, runner = logits_of(model, DecodingRunner, requests=5)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == [1, 2]
@@ -90,7 +90,7 @@ def test_memory_of_recordings_is_known_before_there_are_any(
     model.fuse()
     _, runner = logits_of(model, DecodingRunner, requests=15)
     assert isinstance(runner, DecodingRunner)
-    assert max(runner._recordings) == MAX_RECORDED_BATCH
+    assert max(runner._recordings) == MAX_RECORDED_ROWS
     assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
 
 

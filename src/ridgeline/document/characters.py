@@ -9,6 +9,7 @@ from rich.text import Text
 from ridgeline.document import numbers
 from ridgeline.document.axes import along, powers
 from ridgeline.document.charts import Bars, Chart, Spans, Stacks
+from ridgeline.document.grid import Grid
 from ridgeline.document.page import EVEN, Column, Figure, Row, Table
 from ridgeline.document.panels import Band, Panels, coarser
 from ridgeline.document.roofline import Point, Roofline
@@ -64,6 +65,8 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _spans(figure, min(width, _WIDEST))
     elif isinstance(figure, Panels):
         yield from _panels(figure, min(width, _WIDEST))
+    elif isinstance(figure, Grid):
+        yield from _grid(figure, width)
     else:
         yield from _roofline(figure, min(width, _WIDEST))
 
@@ -93,6 +96,20 @@ def _beside(band: Band) -> Iterator[Text]:
     for index in range(max(map(len, drawn))):
         cells = [column[index] if index < len(column) else "" for column in drawn]
         yield Text((" " * _GAP).join(f"{cell:{2 * _CELLS}}" for cell in cells).rstrip())
+
+
+def _grid(figure: Grid, width: int) -> Iterator[Text]:
+    """Percents; a column that has no room for its name has the beginning of it."""
+    names = max(map(len, figure.rows))
+    room = max(4, (width - names) // len(figure.columns))
+    widths = [min(room, max(4, len(name) + 1)) for name in figure.columns]
+    yield Text(figure.title, style="bold")
+    heads = (f"{name[: wide - 1]:>{wide}}" for name, wide in zip(figure.columns, widths, strict=True))
+    yield Text(" " * names + "".join(heads), style="dim")
+    for name, line in zip(figure.rows, figure.lines, strict=True):
+        shares = (f"{100 * share:>{wide}.0f}" for share, wide in zip(line, widths, strict=True))
+        yield Text(f"{name:>{names}}{''.join(shares)}")
+    yield from (Text(text, style="dim") for text in wrap(f"Percent. {figure.note}", width))
 
 
 _SHORTEST_BAR, _LONGEST_BAR = 8, 36

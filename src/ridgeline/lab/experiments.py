@@ -5,9 +5,11 @@ from ridgeline.lab import (
     by_hand,
     changed_word,
     counters,
+    cross,
     directions,
     distance,
     flash,
+    goodput,
     grouped,
     guided,
     heads,
@@ -20,15 +22,18 @@ from ridgeline.lab import (
     order,
     pages,
     parameters,
+    simulated,
+    speculation,
     touched,
     two_places,
+    way,
 )
 
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word,
-        grouped, home, launches, flash, loading,
-        pages, counters, interference, touched, narrow, parameters, guided,
+        way, merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word, cross,
+        grouped, home, launches, flash, pages, counters, interference, touched, narrow, parameters, loading, guided,
+        goodput, simulated, speculation,
     )
 }  # fmt: skip
