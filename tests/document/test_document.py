@@ -1,8 +1,10 @@
 """Documents: what a renderer makes of their parts, at any width, whoever's text is in them."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from rich.cells import cell_len
 
 from ridgeline.document.axes import along, ends_around, powers
 from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
-from ridgeline.document.charts import Bar, Bars, Chart, Series
+from ridgeline.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
 from ridgeline.document.grid import Grid
 from ridgeline.document.page import (
     EVEN,
@@ -31,6 +33,7 @@ from ridgeline.document.page import (
 )
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
+from ridgeline.document.svg_parts import on_dark
 from ridgeline.document.terminal import plain, render
 
 ROOFLINE = Roofline(
@@ -42,6 +45,7 @@ ROOFLINE = Roofline(
 DECADES = (Series("one", ((1, 0.001), (100, 3.0))), Series("two", ((1, 0.002), (100, 0.2))))
 FIGURES = (
     Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
+    Stacks("Stacks", "GiB", ("x", "y & z"), (Stack("a", (1.0, 2.0), "fits"), Stack("b & c", (9.0, 0.0))), (4.0, "it")),
     Chart("Decades", "tokens", "seconds", DECADES, log_x=True, log_y=True),
     Chart("A point", "x", "y", (Series("one", ((1, 1),)),), log_x=True, log_y=True),
     Grid("Shares", ("a row", "b & c"), ("one", "a column of a long name"), ((0.25, 0.75), (1.0, 0.0)), "Rows add up."),
@@ -251,3 +255,18 @@ def test_text_of_a_figure_stays_within_it() -> None:
     for node in root.iter():
         if node.tag.endswith("text") and node.get("text-anchor") == "start":
             assert float(node.get("x", 0)) + 6.6 * len(node.text or "") <= float(root.get("width", 0))
+
+
+def test_a_picture_on_dark_ground_differs_in_its_colours_alone() -> None:
+    """Those of the README are one picture."""
+    docs = Path(__file__).parents[2] / "docs"
+    light = (docs / "roofline.svg").read_text(encoding="utf-8")
+    dark = (docs / "roofline-dark.svg").read_text(encoding="utf-8")
+    assert dark == on_dark(light) != light
+    assert [*ElementTree.fromstring(dark).itertext()] == [*ElementTree.fromstring(light).itertext()]
+    assert '<rect width="980" height="620" fill="#16191d"/>' in dark
+    readme = (docs.parent / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?:src|srcset)=\"(docs/[^\"]+)\"", readme)) == {
+        "docs/roofline.svg",
+        "docs/roofline-dark.svg",
+    }

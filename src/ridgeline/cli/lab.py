@@ -30,12 +30,18 @@ from ridgeline.lab import numbers as numbers_lab
 from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
+from ridgeline.lab.cache import changed
 from ridgeline.lab.experiments import EXPERIMENTS
+from ridgeline.lab.inside import in_fp32
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import read_recipe, recipe_named
 from ridgeline.ops.formats import kv_format_named
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan import Setup, Workload
+from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.memory import memory_of
 
 lab = typer.Typer(
     help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself."
@@ -59,7 +65,8 @@ def kv_cache(
     loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     both = kv_cache_lab.compare(loaded, first, count)
-    _give(kv_cache_lab.document(both), kv_cache_lab.as_json(both), svg, as_json)
+    moved = changed(in_fp32(model), both.kept.tokens) if model == _BUILTIN and count > 1 else None
+    _give(kv_cache_lab.document(both, moved), kv_cache_lab.as_json(both, moved), svg, as_json)
 
 
 @lab.command()
@@ -85,7 +92,7 @@ def memory(
 @lab.command()
 def sampling(
     model: Annotated[str, typer.Option(help="A checkpoint folder or a built-in model.")] = _BUILTIN,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "One day, a",
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: options.Seed = 1,
     weights: options.RunWeights = None,
@@ -103,9 +110,9 @@ def sampling(
 
 @lab.command()
 def phases(
-    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
-    device: options.DeviceName = "this",
-    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
+    model: Annotated[str, typer.Option(help=_MODEL)] = "llama-3-8b",
+    device: options.DeviceName = "a100-sxm-80gb",
+    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "2000",
     weights: options.RunWeights = None,
     kv: options.RunKV = None,
     svg: Svg = None,
@@ -119,7 +126,9 @@ def phases(
         config = read_config(model)
         recipe = read_recipe(config) if weights is None else recipe_named(weights)
         recipe = recipe if kv is None else replace(recipe, kv=kv_format_named(kv))
-        both = phases_lab.compare(build(config, recipe=recipe), device_named(device), length)
+        card = device_named(device)
+        room = _room(model, card, weights, kv, length)
+        both = phases_lab.compare(build(config, recipe=recipe), card, length, room=room)
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
@@ -135,6 +144,15 @@ def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -
     loaded, threads = _load(model, None, weights, kv)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
+
+
+def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
+    """Users of that much context that a card has room for, None of a model whose users keep something else."""
+    family = family_of(read_config(name))
+    if family.encodes or not family.writes or context < 2:
+        return None
+    case = ModelCache(read_config(name)).case(Setup(card, weights=weights, kv=kv))
+    return memory_of(case, Workload(input=context - 1, output=1)).users
 
 
 def _fitting(text: str, option: str, model: str) -> int:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ridgeline.document import numbers
 from ridgeline.document.axes import along, powers
-from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.charts import Bars, Chart, Spans, Stacks
 from ridgeline.document.grid import Grid
 from ridgeline.document.page import EVEN, Column, Figure, Row, Table
 from ridgeline.document.panels import Band, Panels, coarser
@@ -59,6 +59,8 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _bars(figure, width)
     elif isinstance(figure, Chart):
         yield from _chart(figure)
+    elif isinstance(figure, Stacks):
+        yield from _stacks(figure, width)
     elif isinstance(figure, Spans):
         yield from _spans(figure, min(width, _WIDEST))
     elif isinstance(figure, Panels):
@@ -150,6 +152,24 @@ def _chart(chart: Chart) -> Iterator[Text]:
 
 
 _STRETCHES = "░█▒▓"
+_LONGEST_STACK = 72
+
+
+def _stacks(stacks: Stacks, width: int) -> Iterator[Text]:
+    """What it is above each, a shade for each kind, and a bar where there is no more."""
+    room, (limit, named) = min(_LONGEST_STACK, width) - 1, stacks.limit
+    at = round(limit / stacks.end * room)
+    yield Text(f"{stacks.title} ({stacks.unit})", style="bold")
+    for stack in stacks.stacks:
+        yield Text(f"{stack.label}: {stack.note}" if stack.note else stack.label)
+        cells = [" "] * (room + 1)
+        for kind, (start, end) in enumerate(stacks.shares(stack)):
+            first, last = round(start * room), round(end * room)
+            cells[first:last] = _STRETCHES[kind % len(_STRETCHES)] * (last - first)
+        cells[at] = "┃"
+        yield Text("".join(cells))
+    kinds = "   ".join(f"{_STRETCHES[i % len(_STRETCHES)]} {kind}" for i, kind in enumerate(stacks.kinds))
+    yield Text(f"{kinds}; ┃ {named}, {limit:.3g} {stacks.unit}", style="dim")
 
 
 def _spans(spans: Spans, width: int) -> Iterator[Text]:

@@ -1,7 +1,7 @@
 """A figure as an SVG document, written by hand: it needs no library and opens in every browser."""
 
 from ridgeline.document import svg_charts, svg_grid, svg_panels, svg_roofline
-from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.charts import Bars, Chart, Spans, Stacks
 from ridgeline.document.grid import Grid
 from ridgeline.document.page import Figure
 from ridgeline.document.panels import Panels
@@ -12,6 +12,8 @@ def svg(figure: Figure) -> str:
     """The document."""
     if isinstance(figure, Bars):
         return document(WIDTH, svg_charts.bars_height(figure), figure.title, svg_charts.bars(figure))
+    if isinstance(figure, Stacks):
+        return document(WIDTH, svg_charts.stacks_height(figure), figure.title, svg_charts.stacks(figure))
     if isinstance(figure, Chart):
         return document(WIDTH, svg_charts.chart_height(figure), figure.title, svg_charts.chart(figure))
     if isinstance(figure, Spans):

@@ -17,6 +17,7 @@ from torch.nn import functional
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import build
+from ridgeline.models.model import Model
 from ridgeline.models.network import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
@@ -48,15 +49,19 @@ class Context(Uncached):
         return attend_segment(op, q_THD, k_NKD.transpose(0, 1), v_NKW.transpose(0, 1), reach=self.reach)
 
 
+def in_fp32(name: str) -> Model:
+    """A model whose weights are stored as they are, widened."""
+    model = build(read_config(name), torch.float32)
+    model.load_state_dict({path: tensor.float() for path, tensor in load_model(name).state_dict().items()}, assign=True)
+    model.tie()
+    return model
+
+
 class Inside:
     """A model and its tokenizer."""
 
     def __init__(self, name: str = "tales") -> None:
-        stored = load_model(name)
-        self.model = build(read_config(name), torch.float32)
-        widened = {path: tensor.float() for path, tensor in stored.state_dict().items()}
-        self.model.load_state_dict(widened, assign=True)
-        self.model.tie()
+        self.model = in_fp32(name)
         self.tokenizer = tokenizer_of(name)
         self.blocks: Sequence[Any] = self.model.get_submodule("model.layers")  # type: ignore[assignment]
 

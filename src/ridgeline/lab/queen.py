@@ -14,10 +14,12 @@ KING, MAN, WOMAN, QUEEN = "king", "man", "woman", "queen"
 
 
 def words_of(model: str) -> Words:
-    """The embedding of a model and its tokenizer. Raises ValueError where its rows are codes."""
-    table = next(op for _, op in load_model(model).ops() if isinstance(op, Embedding))
-    if table.weight is None:
-        raise ValueError(f"the embedding of {model} is stored as codes; take a checkpoint whose table is not quantised")
+    """The embedding of a model and its tokenizer. Raises ValueError where it has none, or its rows are codes."""
+    table = next((op for _, op in load_model(model).ops() if isinstance(op, Embedding)), None)
+    if table is None or table.weight is None:
+        raise ValueError(
+            f"{model} has no table of embeddings, or one of codes; take a checkpoint that is not quantised"
+        )
     return Words(table.weight.detach(), tokenizer_of(model))
 
 
