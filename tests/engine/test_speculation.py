@@ -61,12 +61,14 @@ ASKED: dict[str, SamplingParams] = {
     "several choices": replace(SAMPLED, n=3),
     "a prompt that is scored": replace(GREEDY, prompt_logprobs=2),
     "bias": replace(SAMPLED, logit_bias={5: 3.0, 9: -50.0}),
-    "a form": replace(SAMPLED, structured_outputs=StructuredOutputs(regex=r"(the cat|a dog)( sat| ran){2,9}\.")),
+    "a form": replace(
+        SAMPLED, max_tokens=90, structured_outputs=StructuredOutputs(regex=r"((the cat|a dog) (sat|ran)\. ){8}")
+    ),
     "JSON": replace(
         GREEDY,
+        max_tokens=90,
         structured_outputs=StructuredOutputs(
-            json={"type": "object", "properties": {"name": {"enum": ["Tom", "Ann"]}, "age": {"type": "integer"}},
-                  "required": ["name", "age"]}
+            json={"type": "array", "items": {"enum": ["Tom", "Ann"]}, "minItems": 9, "maxItems": 9}
         ),
     ),
 }  # fmt: skip
