@@ -62,9 +62,7 @@ class Followers:
         """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
         where this process shares a model already."""
         if distributed.is_initialized():
-            raise ValueError(
-                "this process is a rank of another model already; end that, or start another process"
-            )
+            raise ValueError("this process is a rank of another model already; end that, or start another process")
         followers = cls(settings.ranks)
         with TemporaryDirectory(prefix="ridgeline-") as folder:
             meeting = str(Path(folder) / "rendezvous")
