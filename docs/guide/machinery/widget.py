@@ -40,7 +40,7 @@ class Calculator(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A frame with the file, at an address that says the case."""
-        address = f"{FILE}#v=1&tab=calculator&model={_MODEL}&{self.arguments[0]}"
+        address = f"{FILE}#calculator&model={_MODEL}&{self.arguments[0]}"
         told = escape(" ".join(self.content))
         shown = (
             f'<details class="calculator"><summary>Drag it yourself</summary><p>{told} '
