@@ -382,6 +382,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["sampling", "--tokens", "1k"],
         ["phases", "--model", "tales", "--context", "1k"],
         ["phases", "--context", "9k"],
+        ["phases", "--context", "100", "--model", "bert-base-uncased"],
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str]) -> None:
