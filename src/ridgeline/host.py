@@ -63,10 +63,13 @@ def check_threads(threads: int, name: str = "threads") -> int:
     return threads
 
 
-def threads_for(weight_bytes: float, threads: int | None = None) -> int:
-    """`threads`, by default one for a small model and all cores for others. Raises ValueError as `check_threads`."""
+def threads_for(weight_bytes: float, threads: int | None = None, ranks: int = 1) -> int:
+    """`threads`, by default one for a small model and all cores for others, divided among processes that share one.
+    Raises ValueError as `check_threads`."""
     if threads is not None:
         return check_threads(threads)
+    if ranks > 1:
+        return max(1, cores() // ranks)
     return 1 if weight_bytes < SMALL_MODEL_BYTES else cores()
 
 

@@ -74,7 +74,7 @@ def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording takes memory for each row."""
     model = random_ours(CONFIGS["llama"])
     model.fuse()
-    monkeypatch.setattr(decoding, "MAX_RECORDED_BATCH", 2)
+    monkeypatch.setattr(decoding, "MAX_RECORDED_ROWS", 2)
     _, runner = logits_of(model, DecodingRunner, requests=5)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == [1, 2]
@@ -88,7 +88,7 @@ def test_memory_of_recordings_is_known_before_there_are_any(
     """Of the largest step; but for the rows that are gathered for the head, and what they leave of a chunk."""
     monkeypatch.setattr(recording_module, "CHUNK", chunk)
     for module in (decoding, models):
-        monkeypatch.setattr(module, "MAX_RECORDED_BATCH", 16)
+        monkeypatch.setattr(module, "MAX_RECORDED_ROWS", 16)
     model = random_ours(CONFIGS[family])
     model.fuse()
     _, runner = logits_of(model, DecodingRunner, requests=15)

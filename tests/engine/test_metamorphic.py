@@ -32,11 +32,14 @@ from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import StateSpec
 from ridgeline.text import load_tokenizer
 from support.cards import placed
+from support.drafters import ReplayDrafter
 from support.engines import RecordingRunner, complete, token_engine
 from support.wall_models import reference, wall_model
 
@@ -260,15 +263,23 @@ class Ran:
     logits: Mapping[tuple[int, int], torch.Tensor]
 
 
-def run_way(model: Model, trace: Sequence[Asked], way: Way, monkeypatch: pytest.MonkeyPatch) -> Ran:
-    """Run a trace this way, to the end of every request."""
+def run_way(
+    model: Model,
+    trace: Sequence[Asked],
+    way: Way,
+    monkeypatch: pytest.MonkeyPatch,
+    speculator: Speculator | None = None,
+    runner: type[Runner] = RecordingRunner,
+) -> Ran:
+    """Run a trace this way, to the end of every request. runner: one that records."""
     engine = token_engine(
         model,
-        runner=RecordingRunner,
+        runner=runner,
         page_size=way.page_size,
         limits=way.limits,
         positions=way.positions,
         prefix_cache=way.prefix_cache,
+        speculator=speculator,
     )
     done: dict[int, Request] = {}
     release = engine.scheduler.release
@@ -284,9 +295,29 @@ def run_way(model: Model, trace: Sequence[Asked], way: Way, monkeypatch: pytest.
     return Ran(engine, asked, done, engine.executor.logits)
 
 
-def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def guessing(subject: Subject) -> Speculator:
+    """Three guesses a step, of which most are right, at the answers of a subject; anything for those of neighbours."""
+    answers: dict[tuple[int, ...], list[int]] = {}
+    for asked, answer in subject.answers.items():  # of equal prompts the longest begins with the others
+        known = answers.setdefault((*asked.prompt, -1, *asked.encoder), answer.tokens)
+        answers[(*asked.prompt, -1, *asked.encoder)] = max(known, answer.tokens, key=len)
+
+    def answer_of(request: Request) -> Sequence[int] | None:
+        return answers[(*request.tokens.prompt, -1, *request.encoder)] if request.params.greedy else None
+
+    outputs = subject.model.vocabulary
+    return Speculator(ReplayDrafter(answer_of, 0.7, outputs), 3, outputs)
+
+
+def check_way(
+    subject: Subject,
+    way: Way,
+    monkeypatch: pytest.MonkeyPatch,
+    speculator: Speculator | None = None,
+    runner: type[Runner] = RecordingRunner,
+) -> None:
     """Run the trace this way and compare every token and every logit that was computed."""
-    ran_so = run_way(subject.model, subject.trace, way, monkeypatch)
+    ran_so = run_way(subject.model, subject.trace, way, monkeypatch, speculator, runner)
     engine, done, logits = ran_so.engine, ran_so.done, ran_so.logits
     for request, asked in ran_so.asked.items():
         answer = subject.answers[asked]
@@ -299,7 +330,8 @@ def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> No
             assert len(ran) == own.known - 1 - own.cached or own.preemptions
             error = torch.stack([logits[own.id, position] for position in ran]) - answer.logits[ran]
             assert float(error.abs().max()) <= TOLERANCE * largest, f"{asked}, choice {choice}"
-    assert (engine.scheduler.preemptions > 0) == (way.load in ("crowded", "preempted"))
+    short = way.load in ("crowded", "preempted")
+    assert (engine.scheduler.preemptions > 0) == short or (short and speculator is not None)  # which needs fewer steps
     first_choices = [done[request] for request in ran_so.asked]
     finds = way.prefix_cache and not any(isinstance(spec, StateSpec) for spec in subject.model.kv_specs)
     if finds and way.positions > 1000:
@@ -329,6 +361,32 @@ def test_layers_that_keep_a_state(state: Subject, way: Way, monkeypatch: pytest.
 @pytest.mark.parametrize("way", [way for way in WAYS if way.load != "alone"][::3], ids=str)
 def test_a_trained_model_too(stories: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(stories, way, monkeypatch)
+
+
+def check_guessed(
+    subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch, runner: type[Runner] = RecordingRunner
+) -> None:
+    """The same with guesses, which are right, wrong, and for others at once; a chunk of one position has no room for
+    any."""
+    speculator = guessing(subject)
+    check_way(subject, way, monkeypatch, speculator, runner)
+    if way.chunk == 1:
+        assert speculator.drafts == 0
+    else:
+        assert speculator.drafts > 20
+        assert 0 < speculator.accepted_tokens < speculator.draft_tokens
+    assert isinstance(speculator.drafter, ReplayDrafter)
+    assert speculator.drafter.asked <= speculator.drafter.forgotten, "a drafter keeps what it knew of every request"
+
+
+@pytest.mark.parametrize("way", WAYS[::2], ids=str)
+def test_the_same_tokens_with_guesses(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_guessed(subject, way, monkeypatch)
+
+
+@pytest.mark.parametrize("way", WALL_WAYS[::3], ids=str)
+def test_guesses_in_models_that_only_tests_have(wall: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_guessed(wall, way, monkeypatch)
 
 
 def check_gaps(subject: Subject) -> None:

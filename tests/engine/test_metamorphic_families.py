@@ -5,8 +5,12 @@ import random
 
 import pytest
 
-from engine.test_metamorphic import Subject, Way, check_way, make_trace, uncached_subject
+from engine.test_metamorphic import Subject, Way, check_guessed, check_way, make_trace, uncached_subject
 from models.configs import CONFIGS
+from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.setup import check_speculation
+from ridgeline.models import ModelRefused
+from ridgeline.ops.kv import StateSpec
 from support.checkpoints import random_ours
 
 # Layers with a window leave room where others do not, so that requests are preempted by hand.
@@ -29,3 +33,12 @@ def family(request: pytest.FixtureRequest) -> Subject:
 @pytest.mark.parametrize("way", CORNERS, ids=str)
 def test_the_same_tokens_in_every_corner(family: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(family, way, monkeypatch)
+
+
+def test_the_same_tokens_with_guesses(family: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the corner where prefixes are shared and neighbours are aborted; a state cannot be rolled back."""
+    if any(isinstance(spec, StateSpec) for spec in family.model.kv_specs):
+        with pytest.raises(ModelRefused, match="keeps a state"):
+            check_speculation(Speculation("ngram"), family.model, "the model")
+        return
+    check_guessed(family, CORNERS[1], monkeypatch)

@@ -86,7 +86,7 @@ class Scripted:
         started: float,
         seconds: float,
         predicted: float | None = None,
-        **counted: int,
+        **counted: Any,
     ) -> None:
         """A step; counted: what it adds to the counters, and what the gauges are after it."""
         self.stats = replace(self.stats, steps=self.stats.steps + 1, **counted)

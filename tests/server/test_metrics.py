@@ -131,6 +131,24 @@ def test_counts_and_times_of_a_scripted_run() -> None:
     assert read("inter_token_latency_seconds_bucket", le="0.3") == 3
 
 
+def test_guesses_are_counted_by_their_place() -> None:
+    """As the engine's counters grow; an engine that was started again counts from nothing."""
+    llm, _, metrics = served()
+    counts = [(2, 6, 3, (2, 1, 0)), (5, 14, 6, (4, 2, 0)), (1, 3, 3, (1, 1, 1))]
+    for step, (drafts, guessed, right, places) in enumerate(counts):
+        if step == 2:
+            llm.stats = replace(llm.stats, steps=0)
+        llm.step(
+            [(1, 0, 16, 4)], step, 0.1, drafts=drafts, draft_tokens=guessed, accepted_tokens=right, accepted_at=places
+        )
+    read = Reading(metrics)
+    assert read("spec_decode_num_drafts_total") == 6
+    assert read("spec_decode_num_draft_tokens_total") == 17
+    assert read("spec_decode_num_accepted_tokens_total") == 9
+    each = [read("spec_decode_num_accepted_tokens_per_pos_total", position=str(place)) for place in range(3)]
+    assert each == [5, 3, 1]
+
+
 def test_steps_measured_and_predicted_by_phase() -> None:
     async def run(llm: Scripted, service: Service) -> None:
         await two_requests(llm, service)

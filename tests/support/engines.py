@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.runner import Runner
+from ridgeline.engine.runner import Runner, verified
 from ridgeline.engine.sampling import Outcome, SampleRow, sample
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
@@ -42,7 +43,8 @@ class RecordingRunner(Runner):
                 self.logits[item.request, item.start + offset] = logits_TV[start + offset].clone().cpu()
             wanted += [start + offset for offset in item.logits]
             start += len(item.tokens)
-        return sample(logits_TV[wanted], rows) if rows else []
+        sampled = iter(sample(logits_TV[wanted], rows) if rows else [])
+        return [verified(item, list(islice(sampled, len(item.logits)))) for item in plan.items if item.logits]
 
 
 class AuditedRunner(Runner):
@@ -71,6 +73,7 @@ def token_engine(
     positions: int = 1024,
     prefix_cache: bool = False,
     adapters: Mapping[str, bytes] | None = None,
+    speculator: Speculator | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine around `model` whose KV memory holds `positions` positions."""
@@ -78,7 +81,12 @@ def token_engine(
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
     executor = runner(model, layout)
     return engine_around(
-        *(model, layout, limits), executor=executor, prefix_cache=prefix_cache, adapters=adapters, on_step=on_step
+        *(model, layout, limits),
+        executor=executor,
+        prefix_cache=prefix_cache,
+        adapters=adapters,
+        speculator=speculator,
+        on_step=on_step,
     )
 
 

@@ -23,6 +23,7 @@ from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.sizes import sizes_of
 from ridgeline.ops.pooling import Normalise, PoolingMode
+from ridgeline.ops.shard import WHOLE, Shard
 
 _MODULES, _PROMPTS, _TOKENS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 _MODES: Mapping[str, PoolingMode] = {
@@ -167,10 +168,16 @@ def _stage(kind: str, folder: Path, modules: Path) -> Stage:
     return Stage(folder, config.count("out_features"), config.flag("bias", True), _ACTIVATIONS[name])
 
 
-def model_of(source: Source, said: Embedding | None, weights: str | None = None, kv: str | None = None) -> Model:
-    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv: as `build_to_run`.
-    Raises ModelRefused."""
-    trunk = build_to_run(source.config, weights=weights, kv=kv)
+def model_of(
+    source: Source,
+    said: Embedding | None,
+    weights: str | None = None,
+    kv: str | None = None,
+    shard: Shard = WHOLE,
+) -> Model:
+    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv, shard: as
+    `build_to_run`. Raises ModelRefused."""
+    trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
     model = pooled(trunk, said)
     if model is not trunk:
         model.fuse()

@@ -89,10 +89,7 @@ ALIASES: tuple[Alias, ...] = (
         marks="--eager",
     ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
-    Same(
-        ("--tensor-parallel-size", "-tp"), ("1",),
-        "tensor parallelism is priced (ridgeline plan --devices) and does not run yet; give 1",
-    ),
+    Means(("--tensor-parallel-size", "-tp"), "--tensor-parallel"),
     Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
     Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
     Same(
@@ -119,7 +116,11 @@ ALIASES: tuple[Alias, ...] = (
     ),
     Same(("--swap-space",), ("0",), "a preempted request is computed again, nothing is swapped out; give 0"),
     Same(("--cpu-offload-gb",), ("0",), "weights are in memory once and are not moved; give 0"),
-    Same(("--speculative-config",), (), "speculative decoding does not run yet; leave it out"),
+    Means(("--num-speculative-tokens",), "--speculate-tokens"),
+    Same(
+        ("--speculative-config", "-sc"), (),
+        "of what a speech model writes nothing is guessed; leave it out",
+    ),
     Same(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True),
     # -- the model
     Same(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),

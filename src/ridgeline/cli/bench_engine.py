@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.engine_flags import EngineFlags
+from ridgeline.cli.engine_flags import GuessingFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.printable import printable
@@ -32,7 +32,7 @@ _PROBE = (
 
 
 @dataclass(frozen=True, slots=True)
-class BenchFlags(EngineFlags):
+class BenchFlags(GuessingFlags):
     """As elsewhere, but steps and batches of other sizes."""
 
     max_batch_tokens: options.MaxBatchTokens = "4k"
@@ -88,6 +88,8 @@ def engine(
                 print(json.dumps(row_json(row, roofs)), flush=True)
     if not as_json:
         show(document(model, rows, roofs))
+    if guessed := llm.engine.stats.guessed():
+        say(guessed)
 
 
 def _check_continues(model: str) -> None:

@@ -14,6 +14,7 @@ from ridgeline.text.reasoning import BY_PARSER
 if TYPE_CHECKING:
     from ridgeline.checkpoint import Source
     from ridgeline.engine import LLM, EngineSettings
+    from ridgeline.engine.speculation.settings import Speculation
     from ridgeline.ops.formats import Format
 
 
@@ -35,6 +36,7 @@ class EngineFlags:
     threads: options.Threads = None
     device: options.RunDevice = "cpu"
     enforce_eager: options.Eager = False
+    tensor_parallel: options.TensorParallel = 1
 
     def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
@@ -63,6 +65,7 @@ class EngineFlags:
             kv=self.kv,
             device=self.device,
             eager=self.enforce_eager,
+            ranks=self.tensor_parallel,
             **more,
         )
 
@@ -78,7 +81,52 @@ class EngineFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class TextFlags(EngineFlags):
+class GuessingFlags(EngineFlags):
+    """The same, and those of speculation, where what is generated can be guessed."""
+
+    speculate: options.Speculate = None
+    speculate_tokens: options.SpeculateTokens = None
+    speculative_config: options.SpeculativeConfig = None
+
+    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
+        """As EngineFlags.settings."""
+        return EngineFlags.settings(self, model, speculation=self._speculation(), **more)
+
+    def load(self, model: "Source | str", **more: Any) -> "LLM":
+        """As EngineFlags.load."""
+        return predicted(EngineFlags.load(self, model, **more))
+
+    def _speculation(self) -> "Speculation | None":
+        from ridgeline.engine.speculation.settings import configured, named
+
+        if self.speculative_config is not None:
+            if self.speculate is not None or self.speculate_tokens is not None:
+                raise ValueError("--speculative-config and --speculate say the same thing; give one of them")
+            return configured(self.speculative_config)
+        if self.speculate is None:
+            if self.speculate_tokens is not None:
+                raise ValueError("--speculate-tokens is how many tokens --speculate guesses; give that too, like ngram")
+            return None
+        return named(self.speculate, self.speculate_tokens)
+
+
+def predicted(llm: "LLM") -> "LLM":
+    """An engine that knows what its steps are predicted to take, where that decides whether it guesses. Raises
+    ValueError on a card that is not calibrated."""
+    speculator = llm.engine.speculator
+    if speculator is not None and speculator.priced:
+        device = options.device_under(llm.loaded.on_card, llm.threads)
+        if device is None:
+            raise ValueError(
+                "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
+                "once, or give ngram"
+            )
+        speculator.price_on(llm.loaded.price, llm.loaded.joined(device))
+    return llm
+
+
+@dataclass(frozen=True, slots=True)
+class TextFlags(GuessingFlags):
     """The same, and those of commands whose prompts are texts."""
 
     prefix_cache: options.PrefixCache = None
@@ -87,7 +135,7 @@ class TextFlags(EngineFlags):
 
     def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """As EngineFlags.settings."""
-        return EngineFlags.settings(
+        return GuessingFlags.settings(
             self,
             model,
             prefix_cache=self.prefix_cache is not False,
@@ -97,7 +145,7 @@ class TextFlags(EngineFlags):
         )
 
     def load(self, model: "Source | str", **more: Any) -> "LLM":
-        """As EngineFlags.load, by `load` of request.py."""
+        """As GuessingFlags.load, by `load` of request.py."""
         from ridgeline.checkpoint.source import as_source
         from ridgeline.cli.request import load
 
@@ -106,7 +154,7 @@ class TextFlags(EngineFlags):
         llm = load(source, settings, dummy_weights=self.dummy_weights, threads=self.threads)
         if self.prefix_cache and (why := llm.loaded.layout.unshared):
             say(f"--prefix-cache shares nothing with this model: {why}")
-        return llm
+        return predicted(llm)
 
 
 def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:

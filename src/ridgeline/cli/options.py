@@ -14,6 +14,8 @@ import typer
 
 from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.cli.terminal import say
+from ridgeline.engine.ranks import MOST_RANKS
+from ridgeline.engine.speculation.settings import GUESSES
 from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
@@ -261,6 +263,37 @@ Threads = Annotated[
         "Threads to compute with; by default all cores, and one for a small model.",
         callback=lambda n: None if n is None else check_threads(n, "--threads"),
     ),
+]
+
+_TENSOR_PARALLEL = (
+    "Divide the model over so many processes of this machine, each with a part of every matrix; --threads are those of "
+    "each, --kv-memory is for all. vLLM's --tensor-parallel-size."
+)
+
+
+def _ranks(count: int) -> int:
+    if not 1 <= count <= MOST_RANKS:
+        raise ValueError(f"--tensor-parallel is {count}; it must be from 1 to {MOST_RANKS}")
+    return count
+
+
+TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL, callback=_ranks)]
+
+_SPECULATE = (
+    "Guess at next tokens, several of which a step verifies, for the same text in fewer steps: ngram looks the last "
+    "ones up in the request, auto does where that is predicted to pay, a model's name has that smaller model guess."
+)
+_SPECULATIVE_CONFIG = (
+    'The same as vLLM has it, in JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5, '
+    '"prompt_lookup_min": 2}, or {"model": NAME, "num_speculative_tokens": 4}.'
+)
+Speculate = Annotated[str | None, _engine(_SPECULATE, metavar="ngram|auto|MODEL")]
+SpeculateTokens = Annotated[
+    int | None, _engine(f"Most tokens of a request that --speculate guesses for a step; by default {GUESSES}.")
+]
+SpeculativeConfig = Annotated[
+    str | None,
+    typer.Option("--speculative-config", "-sc", help=_SPECULATIVE_CONFIG, metavar="JSON", rich_help_panel=_ENGINE),
 ]
 
 # -- what people write in them -----------------------------------------------------------------------------------------

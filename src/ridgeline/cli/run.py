@@ -99,7 +99,8 @@ def run(
         features = None if images is None else images.features(llm)
         completion = _generate(llm, ids, params, next(iter(adapters), ""), features, shown=shown)
         if as_json:
-            print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
+            names = llm.tokenizer if logprobs is not None else None
+            print(json.dumps(_completion_json(completion, account, names) | _speculation_json(llm)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
         if said := draws_too(source):
@@ -177,6 +178,8 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     limits = () if device is None else verdict(account, device)
     for line in (*_account_lines(account), *limits):
         say(line)
+    if llm.engine.speculator is not None:
+        say(llm.engine.stats.guessed() or "speculation: nothing was guessed")
     if device is None:
         say("run `ridgeline calibrate --device cuda` once to be told what limits it", style="dim")
     for adapter in llm.loaded.adapters:
@@ -209,6 +212,15 @@ def _completion_json(completion: Completion, account: Account, names: Tokenizer 
         "timing": {"prefill": _phase_json(account.prefill), "decode": _phase_json(account.decode)},
     }
     return fields | ({"choices": choices} if len(choices) > 1 else {})
+
+
+def _speculation_json(llm: LLM) -> dict[str, Any]:
+    """What was guessed, where anything was to be."""
+    if llm.engine.speculator is None:
+        return {}
+    stats = llm.engine.stats
+    counts = {"drafts": stats.drafts, "draft_tokens": stats.draft_tokens, "accepted_tokens": stats.accepted_tokens}
+    return {"speculation": counts}
 
 
 def _phase_json(phase: Throughput) -> dict[str, float]:

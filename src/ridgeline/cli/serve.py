@@ -152,7 +152,7 @@ def _serve_language(
     model: Source, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
-    threads = threads_for(weight_bytes(built), engine.threads)
+    threads = threads_for(weight_bytes(built), engine.threads, engine.tensor_parallel)
     on_card = placement.device_named(engine.device).type == "cuda"
     served = replace(
         _served(model, settings, engine, adapters, seed),

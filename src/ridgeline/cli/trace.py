@@ -131,6 +131,7 @@ class Running:
         int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
     ] = None
     threads: options.Threads = None
+    tensor_parallel: options.TensorParallel = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,14 @@ def _show_written(
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
     dummy = running.dummy_weights
-    settings = dataclasses.replace(_SETTINGS, adapters=adapters, weights=formats.weights, kv=formats.kv)
+    inside = [name for name in _changed(look) if name != "--layer"]
+    if running.tensor_parallel > 1 and inside:
+        raise ValueError(
+            f"{inside[0]} looks into a whole model, and --tensor-parallel divides it; leave one of them out"
+        )
+    settings = dataclasses.replace(
+        _SETTINGS, adapters=adapters, weights=formats.weights, kv=formats.kv, ranks=running.tensor_parallel
+    )
     llm = load(source, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)
@@ -259,7 +267,7 @@ def _show_written(
         check_room(llm, ids, params)
     check(llm, ids, wanted)  # before a machine is probed for it
     with status("tracing"):
-        card = device_named(device, llm.threads)
+        card = llm.loaded.joined(device_named(device, llm.threads))
         ledger = trace_request(llm, subject, params, card, wanted, at_hand=device == "this", threads=llm.threads)
     files.write(
         csv=lambda: to_csv(ledger),

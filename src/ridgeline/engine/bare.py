@@ -1,6 +1,7 @@
 """Engines around models, with folder or without: token ids in, token ids out."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ridgeline.engine.capturing import CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
@@ -15,6 +16,9 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.work import Work
+
+if TYPE_CHECKING:
+    from ridgeline.engine.speculation.speculator import Speculator
 
 _WARMING = (5, 64)  # tokens of prompts, which are attended in tiles of two sizes
 _ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
@@ -32,11 +36,12 @@ def engine_around(
     eos_ids: Collection[int] = (),
     guides: Guides | None = None,
     adapters: Mapping[str, bytes] | None = None,
+    speculator: "Speculator | None" = None,
     on_step: Callable[[StepRecord], None] | None = None,
     clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default what `runner_of` gives. guides, adapters, clock: as Engine."""
+    plans; by default what `runner_of` gives. guides, adapters, speculator, clock: as Engine."""
     return Engine(
         executor or runner_of(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
@@ -55,6 +60,7 @@ def engine_around(
         seed=seed,
         guides=guides,
         adapters=adapters,
+        speculator=speculator,
         on_step=on_step,
         clock=clock,
     )

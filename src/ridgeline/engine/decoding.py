@@ -1,7 +1,12 @@
-"""Decode steps of few sequences: recorded once for each number of them, then made again (ops/kernels/recording.py).
+"""Decode steps of few rows: recorded once for each number of them, then made again (ops/kernels/recording.py). A
+sequence has one row, or one more for each guess that is verified: our kernels are told which rows are whose by numbers
+in memory, so that steps of as many rows are one recording.
 
-Shapes: B sequences, one position of each, V vocabulary.
+Shapes: T rows, a token sampled of each, V vocabulary.
 """
+
+from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -12,7 +17,7 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kernels.attention import Sequences
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, Recording, record
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory, Recording, record
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged_native import NativePages
@@ -20,20 +25,20 @@ from ridgeline.ops.recurrence import Recurrence
 
 
 class _Inputs:
-    """What decode steps of B sequences read, where it stays from step to step; and their KVContext."""
+    """What decode steps of T rows read, where it stays from step to step; and their KVContext."""
 
     def __init__(self, count: int, pages: NativePages) -> None:
         self.pages = pages
-        self.ids_B, self.positions_B = torch.zeros(2, count, dtype=torch.int64)
-        self.rows_B, self.starts = torch.arange(count), range(count + 1)
+        self.ids_T, self.positions_T = torch.zeros(2, count, dtype=torch.int64)
+        self.rows_T, self.each = torch.arange(count), range(count + 1)
         self.slots = [torch.zeros(count, dtype=torch.int64) for _ in pages.groups]
         nothing = [0] * count
-        self.sequences = [Sequences(self.starts, nothing, nothing, [[]] * count) for _ in pages.groups]
+        self.sequences = [Sequences(self.each, nothing, nothing, [[]] * count) for _ in pages.groups]
 
-    def attend(self, op: Attention, q_BHD: Tensor, k_BKD: Tensor | None, v_BKW: Tensor | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
         group = self.pages.layers[op.layer].group
-        return self.pages.kernel(op).attend(self.sequences[group], q_BHD, k_BKD, v_BKW, self.slots[group])
+        return self.pages.kernel(op).attend(self.sequences[group], q_THD, k_TKD, v_TKW, self.slots[group])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """Torch computes part of it, which is not recorded."""
@@ -60,8 +65,8 @@ class Hooks:
 
 
 class DecodingRunner(Runner):
-    """A Runner whose decode steps are recorded, where the model computes with our kernels alone and nobody watches its
-    parts. `forward` is not: it is for whoever keeps logits. Weights must stay where they are."""
+    """A Runner whose decode steps are recorded, guesses in them too, where the model computes with our kernels alone
+    and nobody watches its parts. `forward` is not: it is for whoever keeps logits. Weights must stay where they are."""
 
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
@@ -77,7 +82,7 @@ class DecodingRunner(Runner):
         if not self._recordable(plan):
             return self.forward(plan)
         inputs = self._fill(plan)
-        known = self._recordings.get(len(plan.items))
+        known = self._recordings.get(plan.tokens)
         return self._record(inputs) if known is None else known.again()
 
     @torch.inference_mode()
@@ -85,28 +90,28 @@ class DecodingRunner(Runner):
         """What `step_logits` makes again for such a plan, ready for this one; None where it is not recorded."""
         if not self._recordable(plan):
             return None
-        inputs, count = self._fill(plan), len(plan.items)
+        inputs, count = self._fill(plan), plan.tokens
         if count not in self._recordings:
             self._record(inputs)
         return self._recordings.get(count)
 
     def _recordable(self, plan: StepPlan) -> bool:
-        few = len(plan.items) <= MAX_RECORDED_BATCH
-        return self._records and few and all(map(decodes, plan.items)) and not self._hooks.there
+        few = plan.tokens <= MAX_RECORDED_ROWS
+        return self._records and few and all(map(verifies, plan.items)) and not self._hooks.there
 
     def _record(self, inputs: _Inputs) -> Tensor:
         """Run the step of these inputs; its logits."""
         assert self.native is not None, "what records has kernels"
 
         def step() -> Tensor:
-            return self.model.head(self.model.hidden(inputs.ids_B, inputs.positions_B, inputs, inputs.rows_B))
+            return self.model.head(self.model.hidden(inputs.ids_T, inputs.positions_T, inputs, inputs.rows_T))
 
-        logits_BV, recording = record(self.native.library, self._memory, step)
+        logits_TV, recording = record(self.native.library, self._memory, step)
         if recording is None:
             self._records = False
         else:
-            self._recordings[len(inputs.ids_B)] = recording
-        return logits_BV
+            self._recordings[len(inputs.ids_T)] = recording
+        return logits_TV
 
     def _fill(self, plan: StepPlan) -> _Inputs:
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
@@ -116,22 +121,34 @@ class DecodingRunner(Runner):
             self.model.adapters.choose((), (), torch.device("cpu"))
         self.builder.hear(plan)
         self.ready(plan)
-        items = plan.items
-        inputs = self._inputs.get(len(items))
+        items, count = plan.items, plan.tokens
+        inputs = self._inputs.get(count)
         if inputs is None:
-            inputs = self._inputs[len(items)] = _Inputs(len(items), self.native)
-        inputs.ids_B.numpy()[:] = [item.tokens[0] for item in items]
-        starts = [item.start for item in items]
-        inputs.positions_B.numpy()[:] = starts
-        lengths = [start + 1 for start in starts]
-        for index, (slots_B, sequences) in enumerate(zip(inputs.slots, inputs.sequences, strict=True)):
+            inputs = self._inputs[count] = _Inputs(count, self.native)
+        starts: Sequence[int] = inputs.each
+        if count == len(items):
+            ids, positions = [item.tokens[0] for item in items], [item.start for item in items]
+            lengths = [start + 1 for start in positions]
+        else:
+            ids = [token for item in items for token in item.tokens]
+            lengths = [item.start + len(item.tokens) for item in items]
+            positions = [p for item, end in zip(items, lengths, strict=True) for p in range(item.start, end)]
+            starts = [*accumulate((len(item.tokens) for item in items), initial=0)]
+        inputs.ids_T.numpy()[:] = ids
+        inputs.positions_T.numpy()[:] = positions
+        for index, (slots_T, sequences) in enumerate(zip(inputs.slots, inputs.sequences, strict=True)):
             slots, pages, first = self.builder.places(items, index)
-            slots_B.numpy()[:] = slots
-            sequences.change(inputs.starts, lengths, first, pages)
+            slots_T.numpy()[:] = slots
+            sequences.change(starts, lengths, first, pages)
         return inputs
 
 
+def verifies(item: PlanItem) -> bool:
+    """Whether an item runs positions of the model as it is of which each is sampled: one, and guesses at those after
+    it. What an adapter adds is torch's work in part, and whose rows are whose changes from step to step."""
+    return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)
+
+
 def decodes(item: PlanItem) -> bool:
-    """Whether an item runs one position of the model as it is, and a token is sampled of it. What an adapter adds is
-    torch's work in part, and whose rows are whose changes from step to step."""
-    return len(item.tokens) == 1 and item.logits == (0,) and not (item.encoder or item.encoded or item.adapter)
+    """As `verifies`, and nothing is guessed."""
+    return len(item.tokens) == 1 and verifies(item)

@@ -29,11 +29,16 @@ from ridgeline.ops.work import TOKENS, Reach
 
 if TYPE_CHECKING:
     from ridgeline.engine.guidance import Guide, Guides
+    from ridgeline.engine.speculation.speculator import Speculator
     from ridgeline.models.model import PlacedRows
 
 Observer = Callable[[StepRecord], None]
 WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
 """The clock of an engine that is told no other."""
+
+
+class EngineLost(ValueError):
+    """The executor has lost what it computes with, and no step will run again; why, in one line."""
 
 
 class Executor(Protocol):
@@ -67,6 +72,7 @@ class Engine:
         images: "PlacedRows | None" = None,
         guides: "Guides | None" = None,
         adapters: Mapping[str, bytes] | None = None,
+        speculator: "Speculator | None" = None,
         on_step: Observer | None = None,
         seed: int | None = None,
         clock: Callable[[], int] = WALL_CLOCK,
@@ -79,15 +85,16 @@ class Engine:
         where it reads ids. outputs: how many ids are sampled from, the first of the vocabulary, where those are not
         all. images: how images stand in a prompt, where they may. guides: hold answers to a form, where they are asked
         to be. adapters: by their names what stands for the contents of each; their order is that of their numbers.
-        on_step: told of each step that ran. seed: where the seeds of requests that state none come from. clock: the
-        time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
+        speculator: guesses at next tokens, which steps verify. on_step: told of each step that ran. seed: where the
+        seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
+        and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         self.encoder_width, self.encoder_context = encoder_width, encoder_context
-        self.guides = guides
+        self.guides, self.speculator = guides, speculator
         self.pooled = pooled
         self.adapters = dict(adapters or {})
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
@@ -113,7 +120,7 @@ class Engine:
     @property
     def stats(self) -> Stats:
         """What was done so far, and what is held now."""
-        scheduler, pool = self.scheduler, self.ledger.pool
+        scheduler, pool, guesses = self.scheduler, self.ledger.pool, self.speculator
         guidance = GuideStats() if self.guides is None else self.guides.stats
         return Stats(
             running=len(scheduler.running),
@@ -130,6 +137,10 @@ class Engine:
             grammars=guidance.compiled,
             grammar_seconds=self._guiding * NANOSECONDS,
             grammar_bytes=guidance.nbytes,
+            drafts=0 if guesses is None else guesses.drafts,
+            draft_tokens=0 if guesses is None else guesses.draft_tokens,
+            accepted_tokens=0 if guesses is None else guesses.accepted_tokens,
+            accepted_at=() if guesses is None else guesses.accepted_at,
         )
 
     # -- coming and going ---------------------------------------------------------------------------------------------
@@ -272,6 +283,8 @@ class Engine:
         request.timing = replace(request.timing, finished=now)
         self.scheduler.release(request)
         self._suspects.forget(request)
+        if self.speculator is not None:
+            self.speculator.forget(request)
         del self.requests[request.id]
         scores = request.told_scores() if token is not None else None
         return TokenEvent(
@@ -281,13 +294,16 @@ class Engine:
     # -- one step -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[TokenEvent]:
-        """Run one step. A request that fails fails alone: its event says why, the others go on."""
+        """Run one step. A request that fails fails alone: its event says why, the others go on. Raises EngineLost where
+        none can go on."""
         plan = self.plan()
         if plan is None:
             return []
         started = self.clock()
         try:
             outcomes = self.execute(plan)
+        except EngineLost:
+            raise
         except Exception as error:
             return self.fail(plan, error)
         if self.on_step is not None:
@@ -298,7 +314,11 @@ class Engine:
     def plan(self) -> StepPlan | None:
         """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
         now = self.clock()
-        return self._suspects.schedule(self.scheduler, now) if self._suspects else self.scheduler.schedule(now)
+        if self._suspects:
+            return self._suspects.schedule(self.scheduler, now)
+        if self.speculator is None:
+            return self.scheduler.schedule(now)
+        return self.scheduler.schedule(now, guesses=self.speculator.guesses(self.scheduler))
 
     def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
         """What the sampler has to know about the plan's logit rows; where there is no head, nothing is sampled."""
@@ -346,6 +366,8 @@ class Engine:
         """Take sampled tokens, at least one, up to one that ends the request."""
         if request.timing.first_token is None:
             request.timing = replace(request.timing, first_token=now)
+        if self.speculator is not None:
+            self.speculator.verified(request, len(item.logits) - 1, [one.token for one in sampled])
         finish = None
         for count, one in enumerate(sampled, 1):
             finish = request.append(one.token)

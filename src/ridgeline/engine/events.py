@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
-from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow
+from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow, Scored
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.work import Work
 
@@ -93,8 +93,20 @@ class StepRecord:
 
     @property
     def decodes_only(self) -> bool:
-        """Whether every sequence of the step ran a single position."""
-        return self.work.tokens == self.work.sequences
+        """Whether every sequence of the step ran a single position, or that and guesses at those after it."""
+        tokens = self.work.tokens
+        return tokens == self.work.sequences or (tokens == self.plan.logit_rows and bool(self.rows))
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that requests had of it."""
+        return sum([_sampled(outcome) for outcome in self.outcomes])
+
+
+def _sampled(outcome: Outcome | None) -> int:
+    if isinstance(outcome, Scored):
+        return _sampled(outcome.sampled)
+    return len(outcome) if isinstance(outcome, Sequence) else int(isinstance(outcome, Sampled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,8 @@ class Stats:
     wasted_tokens: positions run again after a preemption.
     held_pages: KV pages that requests hold. cached_pages: those that nobody holds and whose contents are kept.
     grammars: compiled for structured outputs, in grammar_seconds; grammar_bytes: of those that are kept.
+    drafts: how often tokens of a request were guessed and verified. draft_tokens: how many; accepted_tokens: those that
+    were right, accepted_at: by their place among the guesses.
     """
 
     running: int = 0
@@ -131,6 +145,20 @@ class Stats:
     grammars: int = 0
     grammar_seconds: float = 0.0
     grammar_bytes: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()
+
+    def guessed(self) -> str:
+        """How right guesses were, in words; "" where nothing was guessed."""
+        if not self.drafts:
+            return ""
+        share, each = self.accepted_tokens / self.draft_tokens, 1 + self.accepted_tokens / self.drafts
+        return (
+            f"speculation: {self.draft_tokens:,} tokens guessed, {share:.0%} of them right: {each:.2f} tokens a "
+            "request of each step that verified any"
+        )
 
     def base(self, before: "Stats") -> "Stats":
         """What to count from since `before`: nothing where another engine has begun in its place."""

@@ -112,15 +112,19 @@ class Runner:
             return self._context_of[1]
         return PagedKV(self.store.layers, self.store.layout.groups, batch, self.store.states)
 
+    def head(self, x_RD: Tensor, first: int = 0) -> Tensor:
+        """Logits fp32 [R, V] of some of the rows that `hidden` gave last, from the row `first` on."""
+        return self.model.head(x_RD)
+
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """Logits of the rows that are wanted: fp32 [R, V]."""
-        return self.model.head(self.hidden(batch))
+        return self.head(self.hidden(batch))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Tensor:
         """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
-        return self.model.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
+        return self.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
     def step_logits(self, plan: StepPlan) -> Tensor:
         """As forward, for this step's sampler alone: the next step may overwrite them."""
@@ -138,14 +142,15 @@ class Runner:
         return sample(logits_RV, rows) if rows else []
 
     @torch.inference_mode()
-    def score(self, x_SD: Tensor, scorings: Sequence[Scoring]) -> Iterator[Scores]:
-        """How likely the known tokens of each scoring are, from the last hidden states of their rows."""
+    def score(self, x_SD: Tensor, scorings: Sequence[Scoring], first: int) -> Iterator[Scores]:
+        """How likely the known tokens of each scoring are, from the last hidden states of their rows, of which `first`
+        is the first."""
         tokens = [token for scoring in scorings for token in scoring.tokens]
         alternatives = [scoring.alternatives for scoring in scorings for _ in scoring.tokens]
         scores: list[PromptLogprob | RowFailure] = []
         for start in range(0, len(tokens), HEAD_ROWS):
             block = slice(start, start + HEAD_ROWS)
-            scores += score(self.model.head(x_SD[block]), tokens[block], alternatives[block])
+            scores += score(self.head(x_SD[block], first + start), tokens[block], alternatives[block])
         of_all = iter(scores)
         return (list(islice(of_all, len(scoring.tokens))) for scoring in scorings)
 
@@ -161,14 +166,14 @@ class Runner:
         scores: Iterator[Scores] = iter(())
         if scorings:
             x_RD = self.hidden(self.prepare(plan))
-            scores = self.score(x_RD[plan.logit_rows :], scorings)
-            logits_RV = self.model.head(x_RD[: plan.logit_rows])
+            scores = self.score(x_RD[plan.logit_rows :], scorings, plan.logit_rows)
+            logits_RV = self.head(x_RD[: plan.logit_rows])
         else:
             logits_RV = self.step_logits(plan)
         sampled = iter(self.sample(logits_RV, rows))
         outcomes: list[Outcome] = []
         for item in plan.items:
-            outcome = _verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None
+            outcome = verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None
             if item.scored:
                 outcome = _with_scores(next(scores), outcome)
             if outcome is not None:
@@ -176,7 +181,7 @@ class Runner:
         return outcomes
 
 
-def _verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
+def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
     """The tokens of an item's logit rows, as far as each is the one that the next row ran: past the first that is not,
     rows have seen a guess that was wrong. A row that fails after others is run again, alone."""
     if len(sampled) == 1:

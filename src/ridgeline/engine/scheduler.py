@@ -6,10 +6,11 @@ candidates for the same token budget; the order of candidates is the policy.
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
+from types import MappingProxyType
 
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.request import Request
@@ -17,6 +18,9 @@ from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
 _ARRIVAL = attrgetter("id")
+
+Guesses = Mapping[Request, Sequence[int]]
+"""By requests that decode, guesses at the tokens that follow those they know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,11 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def schedule(self, now: int, only: Collection[Request] | None = None) -> StepPlan | None:
-        """The next step, or None if there is nothing to run. `only`: consider no other requests than these."""
+    def schedule(
+        self, now: int, only: Collection[Request] | None = None, guesses: Guesses = MappingProxyType({})
+    ) -> StepPlan | None:
+        """The next step, or None if there is nothing to run. `only`: consider no other requests than these. guesses: at
+        the next tokens of requests that decode, run as far as there is room for them."""
         preemptions = self.preemptions
         # Those who run have a part in one of two steps at least.
         grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
@@ -94,9 +101,10 @@ class Scheduler:
             self._admit(grants, only, now)
         if not grants:
             return None
+        guessed = self._guessed(grants, guesses) if guesses else {}
         plan = StepPlan(
             self.steps,
-            tuple([self._item(request, count) for request, count in grants.items()]),
+            tuple([self._item(request, count, guessed.get(request, ())) for request, count in grants.items()]),
             tuple(self.ledger.copies),
             tuple(self.ledger.blank),
             tuple(self._forget),
@@ -168,6 +176,19 @@ class Scheduler:
             self.preempt(victim)
         return freed
 
+    def _guessed(self, grants: Mapping[Request, int], guesses: Guesses) -> dict[Request, Sequence[int]]:
+        """The guesses that run: those for which budget and pages are left when all others have theirs."""
+        budget = self.limits.tokens - sum(grants.values()) - sum(len(r.encoder) for r in grants if not r.encoded)
+        found: dict[Request, Sequence[int]] = {}
+        for request, own in guesses.items():
+            count = min(len(own), budget, self.limits.most_of_one - 1)
+            if count <= 0 or grants.get(request) != 1 or request.known - request.computed != 1:
+                continue
+            if self.ledger.spare(request.id, request.known + count):
+                found[request] = own[:count]
+                budget -= count
+        return found
+
     def _admit_alone(self, only: Collection[Request] | None, now: int) -> dict[Request, int]:
         """Start the first waiting request by itself, where what its encoder reads leaves no room for those that run:
         nothing of it can wait until there is more, as a prompt's next chunk does."""
@@ -238,7 +259,7 @@ class Scheduler:
         assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
         return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
 
-    def _item(self, request: Request, count: int) -> PlanItem:
+    def _item(self, request: Request, count: int, guesses: Sequence[int]) -> PlanItem:
         start, output = request.computed, request.tokens.output
         end = start + count
         last = end == request.known
@@ -247,6 +268,8 @@ class Scheduler:
         logits: tuple[int, ...] = (count - 1,) if last else ()
         if request.hidden is not None:  # of each position once, however often a preemption makes it run
             logits = tuple(range(max(0, sum(map(len, request.hidden)) - start), count))
+        if guesses:
+            tokens, logits = (*tokens, *guesses), tuple(range(1 + len(guesses)))
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)

@@ -9,32 +9,37 @@ import torch
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, to_card, weight_bytes
+from ridgeline.checkpoint.fill import Progress, load_weights, to_card
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
-from ridgeline.document.numbers import three
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
-from ridgeline.engine.kv.memory import default_budget, kv_layout
+from ridgeline.engine.kv_room import layout_with_room
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory, device_named
+from ridgeline.engine.placement import device_named
+from ridgeline.engine.ranks import MOST_RANKS
+from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.process import Followers, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
+from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.setup import Draft, check_speculation, draft_of, speculator_of
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
-from ridgeline.host import GIB, MIB, check_threads, threads_for
+from ridgeline.host import check_threads, threads_for
 from ridgeline.models import family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
+from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
-from ridgeline.roofline.activations import activation_peak
+from ridgeline.ops.shard import Shard
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.link import Link
 from ridgeline.roofline.price import Price
 from ridgeline.text import ChatTemplates, Tokenizer
 
@@ -46,18 +51,19 @@ class EngineSettings:
     kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. memory_share: instead of
     kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
     positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
-    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
-    compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
-    reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
-    whole_context: refuse KV memory in which a sequence of the whole context has no room. adapters: folders of LoRA
-    adapters by the names that requests choose them by. adapter_rank: the most that one of them may have. memory: bytes
-    that are available to all of it, where other models are to have the rest; None for what the machine has free.
-    weights: the format that plain weights are quantised to while they are loaded (int8, int4, int4-g64, int4-g32, fp8;
-    int8+head for the embedding and the head too); None to leave them as they are stored. kv: the format that
-    keys and values are kept in, int8 or fp8; None for the one that the model's config says. device: where it runs: cpu,
-    cuda, cuda:N, or auto for a card where there is one. Of a card memory_share is that of all its memory, 0.9 where
-    neither it nor kv_bytes is stated. eager: ask for every op of a decode step, which is made
-    again otherwise where it can be.
+    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of compiled grammars
+    that are kept. chat_template: a file with one, instead of the model's own. reasoning: as in Texts. seed: where the
+    seeds of requests that state none come from; None for anywhere. whole_context: refuse KV memory in which a sequence
+    of the whole context has no room. adapters: folders of LoRA adapters by the names that requests choose them by.
+    adapter_rank: the most that one of them may have. memory: bytes that are available to all of it, where other models
+    are to have the rest; None for what the machine has free. weights: the format that plain weights are quantised to
+    while they are loaded (int8, int4, int4-g64, int4-g32, fp8; int8+head for the embedding and the head too); None to
+    leave them as they are stored. kv: the format that keys and values are kept in, int8 or fp8; None for the one that
+    the model's config says. device: where it runs: cpu, cuda, cuda:N, or auto for a card where there is one. Of a card
+    memory_share is that of all its memory, 0.9 where neither it nor kv_bytes is stated. eager: ask for every op of a
+    decode step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
+    draft model keeps its keys and values in the same memory. ranks: processes of this machine that share the model,
+    each with a part of every matrix; memory and kv_bytes are for all of them.
     """
 
     kv_bytes: float | None = None
@@ -78,8 +84,12 @@ class EngineSettings:
     kv: str | None = None
     device: str = "cpu"
     eager: bool = False
+    speculation: Speculation | None = None
+    ranks: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.ranks <= MOST_RANKS:
+            raise ValueError(f"tensor parallel over {self.ranks} processes; give 1 to {MOST_RANKS} (--tensor-parallel)")
         if self.memory_share is not None:
             if self.kv_bytes is not None:
                 raise ValueError(
@@ -95,9 +105,10 @@ class EngineSettings:
 class Loaded:
     """A model and all that serves it.
 
-    price: of the model, for whoever asks what a step must cost. loading: what its weights took to load, None of random
-    ones. unread: fields of config.json that nothing reads, and whose names do not say that they change the result.
-    adapters: in the order of their numbers.
+    price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
+    what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
+    names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
+    the model, None of one.
     """
 
     engine: Engine
@@ -108,6 +119,12 @@ class Loaded:
     loading: Loading | None = None
     unread: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
+    draft: Draft | None = None
+    link: Link | None = None
+
+    def joined(self, device: Device) -> Device:
+        """A device as this engine uses several of: with what joins them, as it was measured."""
+        return device if self.link is None else replace(device, link=self.link, all_reduce=self.link.name)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -133,7 +150,7 @@ class Loaded:
     def kept_bytes(self) -> float:
         """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
         recorded = self.model.recorded_bytes() if library() is not None and not self.on_card else 0
-        return self.weight_bytes + self.layout.nbytes + recorded
+        return self.weight_bytes + self.layout.nbytes + recorded + (0 if self.draft is None else self.draft.kept_bytes)
 
     @property
     def on_card(self) -> bool:
@@ -183,12 +200,14 @@ def load_engine(
     progress: Progress | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
     draws: bool = False,
+    threads: int | None = None,
 ) -> Loaded:
     """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
 
     dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
     bytes in all): told while weights load. on_step: told of each step that ran. draws: the
-    model that writes the tokens of an image, where a folder holds one. Raises ModelRefused (a ValueError) in
+    model that writes the tokens of an image, where a folder holds one. threads: of each of several ranks, by default an
+    equal part of the cores. Raises ModelRefused (a ValueError) in
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
@@ -196,19 +215,28 @@ def load_engine(
     family = drawer_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
     weights, kv = settings.weights, settings.kv
-    built = (
-        build_to_run(source.config, family=family, weights=weights, kv=kv)
-        if draws
-        else model_of(source, said, weights, kv)
-    )
+    try:
+        built = (
+            build_to_run(source.config, family=family, weights=weights, kv=kv)
+            if draws
+            else model_of(source, said, weights, kv, Shard(0, settings.ranks))
+        )
+    except DivisionRefused as error:  # said as a plan has it
+        raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
+    if settings.ranks > 1:
+        check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)
     if built.whole:  # a step has room for a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
-    price = Price(built)
-    layout = _layout(source, built, price, settings, context, adapters, place)
+    price = Price(built, settings.ranks)
+    speculation = settings.speculation
+    if speculation is not None:
+        check_speculation(speculation, built, source.name)
+    draft = None if speculation is None else draft_of(speculation)
+    layout = layout_with_room(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
@@ -216,21 +244,32 @@ def load_engine(
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
+    if draft is not None:
+        draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
     guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
+    link, executor = None, Runner(built, layout) if settings.eager else None
+    if settings.ranks > 1:
+        own = threads_for(0, threads, settings.ranks)
+        torch.set_num_threads(own)
+        followers = Followers.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
+        executor = LeadingRunner(built, layout, followers)
+        link = executor.link()
     engine = engine_around(
         built,
         layout,
         settings.limits,
         context=context,
-        executor=Runner(built, layout) if settings.eager else None,
+        executor=executor,
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
         adapters={adapter.name: adapter.digest for adapter in adapters},
         guides=None if draws else guides,  # of text
+        speculator=None if speculation is None else speculator_of(speculation, built, draft, settings.limits),
         on_step=on_step,
     )
-    return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
+    unread = tuple(source.config.unread())
+    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link)
 
 
 def load_with_threads(
@@ -245,8 +284,8 @@ def load_with_threads(
     Raises ValueError for more threads than cores, before weights are read."""
     if threads is not None:
         check_threads(threads)
-    loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
-    return loaded, threads_for(loaded.weight_bytes, threads)
+    loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress, threads=threads)
+    return loaded, threads_for(loaded.weight_bytes, threads, 1 if settings is None else settings.ranks)
 
 
 def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> int:
@@ -259,86 +298,6 @@ def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> 
             f"a context of {settings.context:,} was asked for, the model's is {model.context:,}; give that or less"
         )
     return settings.context
-
-
-def _layout(
-    source: Source,
-    model: Model,
-    price: Price,
-    settings: EngineSettings,
-    context: int,
-    adapters: Sequence[Adapter],
-    place: torch.device,
-) -> KVLayout:
-    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
-    where those do not fit, ValueError where the KV memory asked for does not."""
-    positions, limits = context * settings.limits.requests, settings.limits
-    encoded = model.encoder_context
-    # Several inputs of an encoder fill a step, or one that is longer runs alone.
-    step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
-    if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
-        parts = -(-limits.tokens // limits.most_of_one)
-        step_encoded = limits.tokens + 2 * parts * model.images.rows
-    step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
-    activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
-    taken = {"weights": weight_bytes(model), activations: step}
-    if place.type != "cpu":
-        rows = CAPTURED_BATCHES[-1]
-        taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
-        taken["CUDA's libraries"] = LIBRARIES_BYTES
-    elif library() is not None:
-        taken["recorded decode steps"] = model.recorded_bytes()
-    if adapters:
-        width = model.storage.dtype.itemsize
-        taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
-    available, budget = settings.memory, settings.kv_bytes
-    if place.type != "cpu" and available is None:
-        available = card_memory(place, settings.memory_share)
-    free = memory_beside(source, taken, available)
-    if budget is None:
-        budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
-    layout = kv_layout(
-        model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
-    )
-    if layout.nbytes > free:
-        raise ValueError(
-            f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
-            f"{three(free / GIB)} GiB: give less (--kv-memory)"
-        )
-    return _with_whole_context(layout, context, encoded, settings, free) if settings.whole_context else layout
-
-
-def _with_whole_context(
-    layout: KVLayout, context: int, encoded: int, settings: EngineSettings, free: float
-) -> KVLayout:
-    """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
-    has, of as much as half of the free memory. Raises ValueError."""
-    chunk = settings.limits.most_of_one
-    needed = layout.kept(context, min(context, chunk), encoded)
-    if needed <= layout.pages:
-        return layout
-    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= free / 2:
-        return replace(layout, pages=needed)
-    most = layout.capacity(chunk, encoded)
-    raise ValueError(
-        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {most:,} positions of one request, the "
-        f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
-        f"{-(-needed * layout.page_bytes // MIB)}MiB"
-    )
-
-
-def _budget(settings: EngineSettings, free: float, taken: float) -> float:
-    """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
-    if settings.memory_share is None:
-        return default_budget(free)
-    budget = settings.memory_share * (free + taken) - taken
-    if budget <= 0:
-        least = three(100 * taken / (free + taken))
-        raise ValueError(
-            f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
-            f"and a step take {least} %; give a larger share"
-        )
-    return budget
 
 
 def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:

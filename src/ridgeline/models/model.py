@@ -14,7 +14,7 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
@@ -162,7 +162,7 @@ class Model(Network):
             for tensor in fresh:
                 memory.take(tensor.shape, tensor.dtype)
 
-        self.trace_calls(dict.fromkeys(self.spaces, MAX_RECORDED_BATCH), told)
+        self.trace_calls(dict.fromkeys(self.spaces, MAX_RECORDED_ROWS), told)
         return memory.nbytes
 
 

@@ -249,6 +249,12 @@ class Work:
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
+    def verifies(self) -> bool:
+        """Whether a token is sampled of every position that runs, one or several of each sequence, and no encoder
+        runs."""
+        return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
+
+    @property
     def adapted(self) -> bool:
         """Whether an adapter is asked for some of its rows."""
         return any(space.startswith(_ADAPTER) for space in self.rows)

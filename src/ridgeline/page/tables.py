@@ -16,7 +16,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.kv import KVGroup, StateSpec, deal_layers
 from ridgeline.ops.work import Reach
 from ridgeline.page.op_table import Pool, op_table
@@ -94,7 +94,7 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
         "devices": price.devices,
         "ranks": case.ranks,
         "native": model.storage.dtype in DTYPES,
-        "recorded": MAX_RECORDED_BATCH if model.runs_natively and price.devices == 1 else 0,
+        "recorded": MAX_RECORDED_ROWS if model.runs_natively and price.devices == 1 else 0,
         "context": model.context,
         "vocabulary": model.vocabulary,
         "encoder": _encoder(model),

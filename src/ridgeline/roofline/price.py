@@ -15,7 +15,7 @@ from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, MAX_RECORDED_BATCH
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, MAX_RECORDED_ROWS
 from ridgeline.ops.op import Kernel, Op, Runs
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -143,12 +143,13 @@ class Price:
         return "card" if device.kind == "gpu" else "native"
 
     def recorded(self, device: Device, work: Work) -> bool:
-        """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone, which
-        are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they are."""
+        """Whether such a step is recorded there: a decode step of few rows, guesses among them, of our kernels alone,
+        which are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they are,
+        where nothing is guessed."""
         if device.native and device.kind == "gpu":
             few = work.sequences <= CAPTURED_BATCHES[-1] and work.decodes and not work.adapted
             return self._taken and self._captures and few
-        few = work.sequences <= MAX_RECORDED_BATCH and work.decodes and not work.adapted
+        few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
         return device.native and self._records and few
 
     def step(self, work: Work) -> Cost:

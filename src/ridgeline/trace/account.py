@@ -33,7 +33,8 @@ class Throughput:
 
 
 class Account:
-    """Collects step records; a step in which some request ran several positions counts as prefill."""
+    """Collects step records; a step in which some request ran several positions that were not guessed counts as
+    prefill."""
 
     def __init__(self, price: Price) -> None:
         """price: of the model that runs."""
@@ -45,7 +46,7 @@ class Account:
         phase = self.decode if record.decodes_only else self.prefill
         cost = self.price.step(record.work)
         phase.steps += 1
-        phase.tokens += record.work.tokens
+        phase.tokens += record.sampled if record.decodes_only else record.work.tokens
         phase.seconds += record.seconds
         phase.nbytes += cost.memory_bytes
         phase.flops += cost.total_flops

@@ -38,6 +38,24 @@ class Guide:
         thinking = None if self._thinking is None else self._thinking.copy()
         return type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
 
+    def ahead(self) -> Self:
+        """The same guide as far as it has come, for tokens that are guessed."""
+        thinking = None if self._thinking is None else self._thinking.ahead()
+        guide = type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
+        guide.complete = self.complete
+        return guide
+
+    def admits(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may be said one after the other with the text still to go on."""
+        guide = self.ahead()
+        for count, token in enumerate(tokens):
+            if not guide.allowed()[token >> 5] >> (token & 31) & 1:
+                return count
+            guide.take(token)
+            if guide.complete:
+                return count
+        return len(tokens)
+
     @property
     def error(self) -> str | None:
         """Why nothing may come next, in one line, if that is so."""

@@ -61,6 +61,12 @@ class Thinking:
         """The same, for another choice."""
         return Thinking(self._tags, self._tables, self.inside, self.may_open)
 
+    def ahead(self) -> "Thinking":
+        """The same as far as it has come, for tokens that are guessed."""
+        other = self.copy()
+        other.after, other._matched = self.after, self._matched
+        return other
+
     def mask(self) -> Mask:
         """What may be written inside, or what may be instead of the answer's next token."""
         if not self.inside:

@@ -203,11 +203,24 @@ class KVLedger:
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
-    def _grant(self, table: Table, positions: int) -> bool:
-        missing = [
+    def spare(self, request: int, positions: int) -> bool:
+        """As `grow`, of pages that no request under way is owed: for positions that are only guessed."""
+        table = self.tables[request]
+        if positions <= table.room:
+            return True
+        return sum(self._missing(table, positions)) + self.reserve <= self.pool.available and self._grant(
+            table, positions
+        )
+
+    def _missing(self, table: Table, positions: int) -> list[int]:
+        """Entries that a table of so many positions has more, group by group."""
+        return [
             group.entries(positions, table.encoded) - len(pages)
             for group, pages in zip(self.groups, table.pages, strict=True)
         ]
+
+    def _grant(self, table: Table, positions: int) -> bool:
+        missing = self._missing(table, positions)
         if self._windows:
             passing = sum(self.pool.references(page) == 1 for page in self._passing(table, table.computed))
             if sum(missing) > self.pool.available + passing:

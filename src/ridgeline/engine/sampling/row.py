@@ -38,6 +38,13 @@ class History:
         for token in output_ids:
             self.append(token)
 
+    def copy(self) -> "History":
+        """The same, to go on with tokens that are guessed."""
+        other = History(())
+        other._ids, other._counts = self._ids.copy(), self._counts.copy()
+        other._size, other._slot_of = self._size, dict(self._slot_of)
+        return other
+
     def append(self, token: int) -> None:
         """Count one more output token, in constant time."""
         slot = self._slot_of.get(token)

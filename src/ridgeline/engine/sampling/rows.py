@@ -1,11 +1,17 @@
 """The logit rows of a plan, as the sampler is told of them."""
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, Union, overload
 
 from ridgeline.engine.request import Request
-from ridgeline.engine.sampling.row import SampleRow
+from ridgeline.engine.sampling.row import History, SampleRow
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.token_rules import RuleGuide
+
+if TYPE_CHECKING:
+    from ridgeline.engine.guidance import Guide
+
+AnyGuide = Union["Guide", RuleGuide, None]
 
 
 class SampleRows(Sequence[SampleRow]):
@@ -20,8 +26,13 @@ class SampleRows(Sequence[SampleRow]):
 
     def __iter__(self) -> Iterator[SampleRow]:
         for item in self._plan.items:
+            request = self._requests[item.request] if item.logits else None
+            history, guide = (None, None) if request is None else (request.history, request.guide)
             for offset in item.logits:
-                yield self._row(self._requests[item.request], item.start + offset + 1)
+                assert request is not None
+                if offset > item.logits[0]:  # the row after a guess: what is known by then
+                    history, guide = _after(item.tokens[offset], history, guide)
+                yield _row(request, item.start + offset + 1, history, guide)
 
     @overload
     def __getitem__(self, index: int) -> SampleRow: ...
@@ -30,18 +41,28 @@ class SampleRows(Sequence[SampleRow]):
     def __getitem__(self, index: int | slice) -> SampleRow | list[SampleRow]:
         return list(self)[index]
 
-    @staticmethod
-    def _row(request: Request, position: int) -> SampleRow:
-        guide = request.guide
-        assert guide is None or position == request.known, "a guide knows what may follow the last token only"
-        return SampleRow(
-            request.params,
-            request.seed,
-            position,
-            request.choice,
-            position - request.prompt_length,
-            tuple(request.stop_ids),
-            request.history,
-            None if guide is None else guide.allowed(),
-            None if guide is None else guide.timestamps,
-        )
+
+def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[History | None, AnyGuide]:
+    """A history and a guide with a token more, beside the request's own, which have not taken it."""
+    if history is not None:
+        history = history.copy()
+        history.append(token)
+    if guide is not None:
+        assert not isinstance(guide, RuleGuide), "nothing is guessed of what rules are followed in"
+        guide = guide.ahead()
+        guide.take(token)
+    return history, guide
+
+
+def _row(request: Request, position: int, history: History | None, guide: AnyGuide) -> SampleRow:
+    return SampleRow(
+        request.params,
+        request.seed,
+        position,
+        request.choice,
+        position - request.prompt_length,
+        tuple(request.stop_ids),
+        history,
+        None if guide is None else guide.allowed(),
+        None if guide is None else guide.timestamps,
+    )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ridgeline.engine.engine import EngineLost
 from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
@@ -65,6 +66,9 @@ def main() -> None:
             loop = _loaded(child, child.first())
             if loop is not None:
                 loop.run(child.inbox)
+        except EngineLost as error:
+            print(f"ridgeline: {error}", file=sys.stderr)
+            sys.exit(1)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass  # the server is gone
 
@@ -93,10 +97,11 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
         child.tell(NotLoaded(reason, refused=False))
         return None
     torch.set_num_threads(threads)
-    inspect = inspection(start.inspector, loaded, start.device)
-    loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device, inspect)
+    device = None if start.device is None else loaded.joined(start.device)
+    inspect = inspection(start.inspector, loaded, device)
+    loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
-    child.tell(Ready(loaded.info(start.device)))
+    child.tell(Ready(loaded.info(device)))
     return loop
 
 

@@ -44,6 +44,8 @@ class EngineLoop:
         answers questions about the model (inspector.py)."""
         self.engine, self._tell, self._price, self._device = engine, tell, price, device
         self._inspect = inspect
+        if price is not None and device is not None and engine.speculator is not None:
+            engine.speculator.price_on(price, device)
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note

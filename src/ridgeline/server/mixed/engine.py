@@ -23,7 +23,7 @@ class LoopedEngine:
         """device: that steps are priced on. loop: closed with the engine. inspector: as engine.worker.process.Start."""
         self.texts = loaded.texts
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
-        self._loaded, self._device, self._loop, self._inspector = loaded, device, loop, inspector
+        self._loaded, self._device, self._loop, self._inspector = loaded, loaded.joined(device), loop, inspector
         self._engine: EngineLoop
         self._tell: Callable[[FromEngine], None]
 

@@ -61,6 +61,13 @@ FAMILIES = (
     Family("prefix_cache_queries", "counter", "Prompt tokens that KV memory was searched for.", shared=True),
     Family("prefix_cache_hits", "counter", "Prompt tokens that were found in KV memory.", shared=True),
     Family("request_success", "counter", "Choices that ended, by how.", ("finished_reason",), shared=True),
+    Family("spec_decode_num_drafts", "counter", "Times that tokens were guessed and verified.", shared=True),
+    Family("spec_decode_num_draft_tokens", "counter", "Tokens that were guessed and verified.", shared=True),
+    Family("spec_decode_num_accepted_tokens", "counter", "Those of them that were right.", shared=True),
+    Family(
+        *("spec_decode_num_accepted_tokens_per_pos", "counter", "The same, by their place among the guesses, from 0."),
+        *(("position",), (), True),
+    ),
     Family("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), _FIRST_TOKEN, True),
     Family("inter_token_latency_seconds", "histogram", "From one token of a choice to the next.", (), _BETWEEN, True),
     Family(

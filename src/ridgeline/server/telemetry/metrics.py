@@ -187,6 +187,13 @@ class Metrics(Counts):
         self._tokens.inc(now.output_tokens - before.output_tokens)
         if now.preemptions != before.preemptions:
             self._one("num_preemptions").inc(now.preemptions - before.preemptions)
+        if now.drafts != before.drafts:
+            self._one("spec_decode_num_drafts").inc(now.drafts - before.drafts)
+            self._one("spec_decode_num_draft_tokens").inc(now.draft_tokens - before.draft_tokens)
+            self._one("spec_decode_num_accepted_tokens").inc(now.accepted_tokens - before.accepted_tokens)
+            told = before.accepted_at or (0,) * len(now.accepted_at)
+            for place, (count, known) in enumerate(zip(now.accepted_at, told, strict=True)):
+                self._one("spec_decode_num_accepted_tokens_per_pos", str(place)).inc(count - known)
         grammars = now.grammars - before.grammars
         for _ in range(grammars):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)

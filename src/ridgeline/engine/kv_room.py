@@ -1,0 +1,114 @@
+"""KV memory as much as there is room for: beside the weights, a step and what else is kept, before any of it is
+taken."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.adapter import Adapter
+from ridgeline.checkpoint.fill import memory_beside, weight_bytes
+from ridgeline.document.numbers import three
+from ridgeline.engine.kv.memory import default_budget, kv_layout
+from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory
+from ridgeline.engine.speculation.setup import Draft
+from ridgeline.host import GIB, MIB
+from ridgeline.models.model import Model
+from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
+from ridgeline.ops.kv import KVLayout
+from ridgeline.roofline.activations import activation_peak
+from ridgeline.roofline.price import Price
+
+if TYPE_CHECKING:
+    from ridgeline.engine.setup import EngineSettings
+
+
+def layout_with_room(
+    source: Source,
+    model: Model,
+    price: Price,
+    settings: "EngineSettings",
+    context: int,
+    adapters: Sequence[Adapter],
+    place: torch.device,
+    draft: Draft | None,
+) -> KVLayout:
+    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
+    where those do not fit, ValueError where the KV memory asked for does not."""
+    positions, limits = context * settings.limits.requests, settings.limits
+    encoded = model.encoder_context
+    # Several inputs of an encoder fill a step, or one that is longer runs alone.
+    step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
+    if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
+        parts = -(-limits.tokens // limits.most_of_one)
+        step_encoded = limits.tokens + 2 * parts * model.images.rows
+    step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
+    activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
+    taken = {"weights": weight_bytes(model), activations: step}
+    if place.type != "cpu":
+        rows = CAPTURED_BATCHES[-1]
+        taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
+        taken["CUDA's libraries"] = LIBRARIES_BYTES
+    elif library() is not None:
+        taken["recorded decode steps"] = model.recorded_bytes()
+    if adapters:
+        width = model.storage.dtype.itemsize
+        taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
+    if draft is not None:
+        taken |= draft.taken(limits)
+    available, budget = settings.memory, settings.kv_bytes
+    if place.type != "cpu" and available is None:
+        available = card_memory(place, settings.memory_share)
+    ranks = settings.ranks
+    free = memory_beside(source, {name: ranks * nbytes for name, nbytes in taken.items()}, available) / ranks
+    if budget is not None:
+        budget /= ranks
+    else:
+        budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
+    if draft is not None:
+        free, budget = (draft.left(model, nbytes, settings.page_size) for nbytes in (free, budget))
+    layout = kv_layout(
+        model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
+    )
+    if layout.nbytes > free:
+        raise ValueError(
+            f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
+            f"{three(free / GIB)} GiB: give less (--kv-memory)"
+        )
+    return _with_whole_context(layout, context, encoded, settings, free) if settings.whole_context else layout
+
+
+def _with_whole_context(
+    layout: KVLayout, context: int, encoded: int, settings: "EngineSettings", free: float
+) -> KVLayout:
+    """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
+    has, of as much as half of the free memory. Raises ValueError."""
+    chunk = settings.limits.most_of_one
+    needed = layout.kept(context, min(context, chunk), encoded)
+    if needed <= layout.pages:
+        return layout
+    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= free / 2:
+        return replace(layout, pages=needed)
+    most = layout.capacity(chunk, encoded)
+    raise ValueError(
+        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {most:,} positions of one request, the "
+        f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
+        f"{-(-needed * layout.page_bytes // MIB)}MiB"
+    )
+
+
+def _budget(settings: "EngineSettings", free: float, taken: float) -> float:
+    """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
+    if settings.memory_share is None:
+        return default_budget(free)
+    budget = settings.memory_share * (free + taken) - taken
+    if budget <= 0:
+        least = three(100 * taken / (free + taken))
+        raise ValueError(
+            f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
+            f"and a step take {least} %; give a larger share"
+        )
+    return budget

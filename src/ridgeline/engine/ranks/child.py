@@ -1,0 +1,54 @@
+"""What runs in another rank's process: `python -m ridgeline.engine.ranks.child`, started by process.py."""
+
+import os
+import pickle
+import sys
+from dataclasses import replace
+
+import torch
+
+from ridgeline.checkpoint.fill import load_weights
+from ridgeline.checkpoint.source import open_source
+from ridgeline.engine.ranks.leader import Following
+from ridgeline.engine.ranks.orders import Order
+from ridgeline.engine.ranks.process import READY, Start, join
+from ridgeline.engine.runner import Runner
+from ridgeline.frames import Frames
+from ridgeline.host import keep_freed_memory
+from ridgeline.models.building import build_to_run
+from ridgeline.ops.kv import deal_layers
+from ridgeline.ops.shard import Shard
+
+_RECEIVED = 1 << 16
+
+
+def main() -> None:
+    """Load the part of the Start on stdin, say so, and follow orders until there are no more."""
+    keep_freed_memory()
+    start = pickle.load(sys.stdin.buffer)
+    assert isinstance(start, Start)
+    torch.set_num_threads(start.threads)
+    try:
+        following = Following(_runner(start))
+        print(READY, flush=True)
+        join(start.rendezvous, start.rank, start.settings.ranks)
+        frames: Frames[Order] = Frames(Order)
+        while data := os.read(sys.stdin.fileno(), _RECEIVED):
+            for order in frames.feed(data):
+                following.follow(order)
+    except Exception as error:  # whatever it is, the first rank says it
+        print(" ".join(str(error).split()) or type(error).__name__, flush=True)
+        sys.exit(1)
+
+
+def _runner(start: Start) -> Runner:
+    settings, source = start.settings, open_source(start.model)
+    shard = Shard(start.rank, settings.ranks)
+    model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)
+    load_weights(model, source, dummy_weights=start.dummy_weights)
+    layout = deal_layers(model.kv_specs, settings.page_size, model.context)
+    return Runner(model, replace(layout, pages=start.pages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""A draft model: a smaller model with the same vocabulary, which says what it would say next (Leviathan et al.,
+arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+
+It draws with the numbers that the model itself will draw with, one for each seed, position and choice, so that it is
+right where its distribution is nearly the same. Its KV memory follows each request: what it computed for guesses that
+were wrong is written again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ridgeline.engine.bare import runner_of
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Request
+from ridgeline.engine.sampling.row import History, Sampled, SampleRow
+from ridgeline.engine.speculation.drafter import Ask
+from ridgeline.engine.step_plan import PlanItem, StepPlan
+from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A request that the draft model follows.
+
+    params: how it draws, without what only says something of the tokens. tokens: what its KV memory holds, of which the
+    first `sure` are known to be the request's. guesses: at what follows, so far. history: with those, where penalties
+    count. most: guesses that are wanted now.
+    """
+
+    request: Request
+    params: SamplingParams
+    tokens: list[int]
+    sure: int
+    most: int = 0
+    guesses: list[int] = field(default_factory=list)
+    history: History | None = None
+
+    def agreed(self) -> int:
+        """Positions in its KV memory that are those of the request, which may have gone on otherwise than guessed; one
+        is left to run."""
+        known = self.request.tokens[self.sure : self.request.known]
+        for own, other in zip(self.tokens[self.sure :], known, strict=False):
+            if own != other:
+                break
+            self.sure += 1
+        self.sure = min(self.sure, self.request.known - 1)
+        del self.tokens[self.sure :]
+        return self.sure
+
+    def row(self) -> SampleRow:
+        """How its next guess is drawn."""
+        request, ahead = self.request, len(self.guesses)
+        return SampleRow(
+            self.params,
+            request.seed,
+            request.known + ahead,
+            request.choice,
+            request.output_length + ahead,
+            tuple(request.stop_ids),
+            self.history,
+        )
+
+    def take(self, token: int) -> None:
+        """It would say this next."""
+        self.guesses.append(token)
+        if self.history is not None:
+            self.history.append(token)
+
+
+class ModelDrafter:
+    """Guesses with a model, for all requests that ask at once: a step of it for each guess."""
+
+    def __init__(self, model: Model, layout: KVLayout, step_tokens: int, context: int) -> None:
+        """layout: of its KV memory. step_tokens: most positions of prompts that it runs before a step of the model.
+        context: positions of a sequence that it takes at most."""
+        self._runner = runner_of(model, layout)
+        self._ledger = KVLedger(layout, step_tokens)
+        self._step_tokens, self._context, self._vocabulary = step_tokens, context, model.vocabulary
+        self._followed: dict[int, _Followed] = {}
+        self._forget: list[int] = []
+        self._known_to_runner: set[int] = set()
+        self._steps = 0
+
+    def draft(self, asks: Sequence[Ask]) -> list[Sequence[int]]:
+        """As Drafter.draft. A request whose prompt it has not read yet, or for which it has no memory, has none."""
+        begun = [self._begun(ask) for ask in asks]
+        drafting = self._caught_up([one for one in begun if one is not None])
+        while drafting := [one for one in drafting if one.guesses and len(one.guesses) < one.most]:
+            ready = [one for one in drafting if self._ledger.grow(one.request.id, len(one.tokens) + 1)]
+            if not ready:
+                break
+            self._run([(one, [one.guesses[-1]]) for one in ready], ready)
+            drafting = ready
+        return [() if one is None else one.guesses for one in begun]
+
+    def forget(self, request: int) -> None:
+        """As Drafter.forget."""
+        if self._followed.pop(request, None) is None:
+            return
+        self._ledger.release(request)
+        if request in self._known_to_runner:
+            self._known_to_runner.discard(request)
+            self._forget.append(request)
+
+    def _begun(self, ask: Ask) -> _Followed | None:
+        """The request as it is followed, ready to be guessed at; None where it cannot be now."""
+        request, most = ask.request, min(ask.most, self._context - ask.request.known)
+        if request.images is not None or most <= 0:
+            return None
+        one = self._followed.get(request.id)
+        if one is None:
+            found = self._ledger.admit(
+                request.id, request.tokens, self._ledger.reserve, root=request.root, names=request.names
+            )
+            if found is None:
+                return None
+            params = replace(request.params, logprobs=None, prompt_logprobs=None)
+            one = _Followed(request, params, list(request.tokens[:found]), found)
+            self._followed[request.id] = one
+        one.most, one.guesses = most, []
+        one.history = None if request.history is None else request.history.copy()
+        return one
+
+    def _caught_up(self, followed: Iterable[_Followed]) -> list[_Followed]:
+        """Run what is known and not in KV memory, as far as a step has room; those that have a first guess by it."""
+        parts: list[tuple[_Followed, Sequence[int]]] = []
+        room = self._step_tokens
+        for one in followed:
+            start, known = one.agreed(), one.request.known
+            count = min(known - start, room)
+            tokens = one.request.tokens[start : start + count]
+            foreign = any(token >= self._vocabulary for token in tokens)  # ids of padding, which nothing writes
+            if count and not foreign and self._ledger.grow(one.request.id, start + count):
+                parts.append((one, tokens))
+                room -= count
+        ready = [one for one, tokens in parts if len(one.tokens) + len(tokens) == one.request.known]
+        if parts:
+            self._run(parts, ready)
+        for one, _ in parts:
+            one.sure = len(one.tokens)
+            self._ledger.settle(one.request.id, one.request.tokens, one.sure)
+        return ready
+
+    def _run(self, parts: Sequence[tuple[_Followed, Sequence[int]]], drawn: Sequence[_Followed]) -> None:
+        """Run positions, and take a guess after the last one of those that are drawn."""
+        wanted = {one.request.id for one in drawn}
+        items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
+        plan = StepPlan(self._steps, items, (), tuple(self._ledger.blank), tuple(self._forget))
+        self._steps += 1
+        self._ledger.blank.clear()
+        self._forget.clear()
+        outcomes = self._runner.execute(plan, [one.row() for one in drawn])
+        for one, tokens in parts:
+            one.tokens += tokens
+        for one, outcome in zip(drawn, outcomes, strict=True):
+            if isinstance(outcome, Sampled):
+                one.take(outcome.token)
+            else:  # its logits leave nothing to choose: no guess is lost by that but its own
+                one.most = 0
+
+    def _item(self, one: _Followed, tokens: Sequence[int], *, drawn: bool) -> PlanItem:
+        first, pages = self._ledger.unsent(one.request.id)
+        if first:
+            self._known_to_runner.add(one.request.id)
+        logits = (len(tokens) - 1,) if drawn else ()
+        return PlanItem(one.request.id, len(one.tokens), tuple(tokens), pages, first, logits)

@@ -1,0 +1,77 @@
+"""Prompt lookup: what followed a request's last tokens where they stood in it before (A. Saxena, "Prompt Lookup
+Decoding", 2023).
+
+Shapes: N tokens that are known, E places at which the last of them stood before.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.engine.request import Request
+from ridgeline.engine.speculation.drafter import Ask
+
+Ids = NDArray[np.int64]
+
+
+class NgramDrafter:
+    """Guesses by prompt lookup."""
+
+    def __init__(self, longest: int, shortest: int) -> None:
+        """longest, shortest: as of Speculation."""
+        self.longest, self.shortest = longest, shortest
+        self._texts: dict[int, _Text] = {}
+
+    def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
+        """As Drafter.draft."""
+        return [self._guesses(request, most) for request, most in asks]
+
+    def _guesses(self, request: Request, most: int) -> list[int]:
+        text = self._texts.get(request.id)
+        if text is None:
+            text = self._texts[request.id] = _Text(request)
+        guesses: list[int] = looked_up(text.known(request), most, self.longest, self.shortest).tolist()
+        return guesses
+
+    def forget(self, request: int) -> None:
+        """As Drafter.forget."""
+        self._texts.pop(request, None)
+
+
+class _Text:
+    """A request's tokens as numpy has them, kept up with what is sampled."""
+
+    def __init__(self, request: Request) -> None:
+        self._ids_N = np.array([*request.tokens], np.int64)
+        self._count = len(self._ids_N)
+
+    def known(self, request: Request) -> Ids:
+        """All that are known now."""
+        new = request.output[self._count - request.prompt_length :]
+        if self._count + len(new) > len(self._ids_N):
+            self._ids_N = np.concatenate((self._ids_N, np.zeros(max(64, len(self._ids_N)), np.int64)))
+        self._ids_N[self._count : self._count + len(new)] = new
+        self._count += len(new)
+        return self._ids_N[: self._count]
+
+
+def looked_up(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
+    """Up to `most` tokens that followed the longest piece of the text's end, of at least `shortest` tokens and at most
+    `longest`, where it stood before. Of several places the last that `most` tokens follow counts, else the first, which
+    the most do: in a loop the last one is followed by what is not there yet."""
+    last = len(ids_N) - 1
+    ends_E = np.flatnonzero(ids_N[:last] == ids_N[last])
+    found_E = ends_E[:0]
+    for size in range(1, min(longest, last) + 1):  # those at which the last `size` tokens stood
+        if size >= shortest and len(ends_E):
+            found_E = ends_E
+        ends_E = ends_E[ends_E >= size]
+        ends_E = ends_E[ids_N[ends_E - size] == ids_N[last - size]]
+        if not len(ends_E):
+            break
+    if not len(found_E):
+        return ids_N[:0]
+    whole_E = found_E[found_E + most <= last]
+    first = (whole_E[-1] if len(whole_E) else found_E[0]) + 1
+    return ids_N[first : first + most]

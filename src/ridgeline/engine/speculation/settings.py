@@ -1,0 +1,102 @@
+"""Speculation: who guesses, and how much; as `--speculate` and vLLM's `--speculative-config` say it."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Method = Literal["ngram", "draft_model", "auto"]
+
+MOST_GUESSES = 32
+"""Guesses of a request that a step may verify: each is a row, and few texts go on as guessed for longer."""
+MOST_LOOKED_UP = 64
+GUESSES, LONGEST, SHORTEST = 4, 5, 2
+
+_OPTION = "--speculative-config"
+_KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+_LOOK_UP_NAMES = ("ngram", "[ngram]")  # as vLLM takes it in the place of a model, too
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How the next tokens of a request are guessed.
+
+    method: ngram looks for what followed the request's last tokens where they stood in it before (prompt lookup);
+    draft_model has another model, `model`, say what it would; auto is ngram where a step with guesses is predicted to
+    give more tokens a second than one without. tokens: most guesses of a request that a step verifies. longest,
+    shortest: how many of the last tokens are looked for; what the most of them found counts.
+
+    Raises ValueError for what is out of range.
+    """
+
+    method: Method
+    tokens: int = GUESSES
+    model: str | None = None
+    longest: int = LONGEST
+    shortest: int = SHORTEST
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("tokens to guess", self.tokens, MOST_GUESSES),
+            ("the longest piece to look up", self.longest, MOST_LOOKED_UP),
+            ("the shortest piece to look up", self.shortest, MOST_LOOKED_UP),
+        ):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise ValueError(f"speculation: {name} is {value!r}; give a whole number from 1 to {most}")
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"speculation: the shortest piece to look up, {self.shortest}, is longer than the longest, "
+                f"{self.longest}; give at most that"
+            )
+        if (self.method == "draft_model") != (self.model is not None):
+            raise ValueError("speculation: the method draft_model needs a model to guess with, and no other takes one")
+
+    def __str__(self) -> str:
+        who = f"by {self.model}" if self.model is not None else "by prompt lookup"
+        return f"up to {self.tokens} guesses a step {who}" + (", where it pays" if self.method == "auto" else "")
+
+
+def named(name: str, tokens: int | None = None) -> Speculation:
+    """What `--speculate NAME` means: ngram, auto, or a model. Raises ValueError."""
+    count = GUESSES if tokens is None else tokens
+    if name == "ngram":
+        return Speculation("ngram", count)
+    if name == "auto":
+        return Speculation("auto", count)
+    if not name:
+        raise ValueError("--speculate is empty; give ngram, auto, or a model to guess with")
+    return Speculation("draft_model", count, model=name)
+
+
+def configured(text: str) -> Speculation:
+    """What vLLM's JSON means. Raises ValueError for what is not built, and for what has no meaning."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f'{_OPTION} is no JSON object; write {{"method": "ngram", "num_speculative_tokens": 4}}')
+    for key in values:
+        if key not in _KEYS:
+            raise ValueError(f"{_OPTION} has {key!r}, which has no meaning here; it may have {', '.join(_KEYS)}")
+    model, tokens = values.get("model"), values.get("num_speculative_tokens")
+    if model is not None and not isinstance(model, str):
+        raise ValueError(f"{_OPTION}: model is {model!r}; give the name of one")
+    method = values.get("method", "ngram" if model in _LOOK_UP_NAMES else "draft_model")
+    if tokens is None:
+        raise ValueError(f"{_OPTION} has no num_speculative_tokens; give how many tokens a step may guess, like 4")
+    if method == "ngram":
+        longest, shortest = _pieces(values)
+        return Speculation("ngram", tokens, longest=longest, shortest=shortest)
+    if method != "draft_model":
+        raise ValueError(f"{_OPTION}: method is {method!r}; ngram and draft_model are built: give one of them")
+    if any(key.startswith("prompt_lookup") for key in values):
+        raise ValueError(f"{_OPTION}: prompt_lookup_max and prompt_lookup_min are of ngram; leave them out")
+    return Speculation("draft_model", tokens, model=model)
+
+
+def _pieces(values: dict[str, Any]) -> tuple[Any, Any]:
+    """The longest piece and the shortest. Of either bound that is not given the other one stands, as in vLLM."""
+    most, least = values.get("prompt_lookup_max"), values.get("prompt_lookup_min")
+    if most is None and least is None:
+        return LONGEST, LONGEST
+    return (least if most is None else most), (most if least is None else least)
