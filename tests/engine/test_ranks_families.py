@@ -32,6 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder, subjects = tmp_path_factory.mktemp("families"), {}
     for name, config in CONFIGS.items():
         values = config | ({"n_positions": 128} if name == "gpt2" else {})
+        (folder / name).mkdir()
         write_folder(folder / name, values, random_tensors(values, 1))
         model = random_ours(values, seed=1)
         every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
