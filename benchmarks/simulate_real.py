@@ -3,11 +3,11 @@
     ridgeline calibrate --threads 1
     python benchmarks/simulate_real.py tales even [--seconds 45] [--repeats 3]
 
-The engine's process has one core, the server's and the client's another; nothing else should run. A trace is written,
-replayed so many times with a probe of the machine beside each run, and simulated from its lengths and moments, with
-the pages and limits that the server says it has, at the calibrated price: nothing is fitted to the runs.
-TTFT is the client's, from the intended moment; `engine` is the server's own, without HTTP. Printed are rows of
-benchmarks/simulate.md.
+The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks
+ten times: what passes between two steps, and before and after the engine, is taken from that. Then a trace is replayed
+so many times, each time with other prompts of the same lengths, a probe of the machine beside each run. It is simulated
+from its lengths and moments, with the pages and limits that the server says it has, at the calibrated price: nothing is
+fitted to the runs. TTFT is the client's, from the intended moment. Printed are rows of benchmarks/simulate.md.
 """
 
 import argparse
@@ -18,17 +18,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 
-from ridgeline.calibrate.file import load
-from ridgeline.calibrate.probe import Probe
+from ridgeline.calibrate.file import load as calibrated
+from ridgeline.calibrate.probe import Pace, Probe
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.this import this_device
 from ridgeline.calibrate.timer import Timer
@@ -38,6 +40,8 @@ from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, price_error
 from ridgeline.simulate.findings import Findings, simulate
+from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.arrivals import gamma, poisson
 from ridgeline.traffic.lengths import Uniform
@@ -65,7 +69,7 @@ class Load:
 
 LOADS = {
     "tales": Load(Uniform(20, 120), Uniform(20, 120), 20.0, 16.0, 8.0),
-    "0.6 B": Load(Uniform(16, 64), Uniform(8, 24), 0.8, 32.0, 0.25),
+    "0.6 B": Load(Uniform(16, 64), Uniform(8, 24), 1.0, 32.0, 0.25),
 }
 
 
@@ -103,21 +107,21 @@ class Real:
 
     ttft: list[float]
     tpot: list[float]
-    engine: list[float]
     tokens_per_second: float
     failed: int
+    share: float
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], since: float) -> "Real":
-        """Of the lines that `bench serve --csv` wrote."""
+    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float) -> "Real":
+        """Of the lines that `bench serve --csv` wrote. share: as of share_of."""
         ok = [row for row in rows if row["outcome"] == "ok" and float(row["intended"]) >= since]
         span = max(float(row["last_token"]) for row in ok) - min(float(row["intended"]) for row in ok)
         return cls(
             [float(row["ttft"]) for row in ok],
             [float(row["tpot"]) for row in ok if row["tpot"]],
-            [float(row["server_ttft"]) for row in ok if row["server_ttft"]],
             sum(int(row["output_tokens"]) for row in ok) / span,
             sum(row["outcome"] != "ok" for row in rows),
+            share,
         )
 
 
@@ -127,11 +131,10 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def bench(server: Server, trace: Path, csv_file: Path, vocabulary: int) -> list[dict[str, str]]:
+def bench(server: Server, csv_file: Path, vocabulary: int, *load: str) -> list[dict[str, str]]:
     """One run of the client: its lines."""
-    command = [sys.executable, "-m", "ridgeline", "bench", "serve", server.url, "--trace", str(trace)]
-    command += ["--token-ids", str(vocabulary), "--csv", str(csv_file), "--force", "--processes", "1", "--seed", "1"]
-    command += ["--duration", "600s"]  # longer than any trace: else it ends after 100 requests
+    command = [sys.executable, "-m", "ridgeline", "bench", "serve", server.url, *load]
+    command += ["--token-ids", str(vocabulary), "--csv", str(csv_file), "--force", "--processes", "1"]
     own_core = partial(os.sched_setaffinity, 0, {CORES[1]})
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, preexec_fn=own_core)
     with csv_file.open(encoding="utf-8", newline="") as file:
@@ -145,10 +148,43 @@ def limits_of(server: Server) -> dict[str, int]:
         return found
 
 
+def steps_in(record: Path) -> list[dict[str, float]]:
+    """The steps of a recording that goes on."""
+    time.sleep(0.5)  # it is written beside
+    with record.open(encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    return [line for line in lines if line["kind"] == "step"]
+
+
+def share_of(steps: Sequence[dict[str, float]]) -> float:
+    """What steps took, of what they were predicted to."""
+    return sum(step["seconds"] for step in steps) / sum(step["predicted"] for step in steps)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What one user alone meets beside the engine's steps: seconds between two of them, and of TTFT before and after
+    the engine."""
+
+    between: float
+    around: float
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, str]], steps: Sequence[dict[str, float]]) -> "Edges":
+        """Of what the client wrote, and what `serve --record` did meanwhile."""
+        gaps = [
+            after["at"] - before["at"] - before["seconds"]
+            for before, after in pairwise(steps)
+            if after["positions"] == 1 == before["positions"]
+        ]
+        around = [float(row["service_ttft"]) - float(row["server_ttft"]) for row in rows]
+        return cls(statistics.median(gaps), statistics.median(around))
+
+
 # -- the simulated one ------------------------------------------------------------------------------------------------
 
 
-def simulated(model: str, trace: Path, limits: dict[str, int]) -> Findings:
+def simulated(model: str, trace: Path, limits: dict[str, int], between: float) -> Findings:
     """The same requests to the same limits, on this processor's price with one thread."""
     device = this_device(1)
     case = ModelCache(read_config(model)).case(Setup(device, engine=load_engine("ridgeline")))
@@ -158,6 +194,7 @@ def simulated(model: str, trace: Path, limits: dict[str, int]) -> Findings:
         context=limits["context"],
         pages=limits["pages"],
         page_size=limits["page_size"],
+        between=round(between * 1e9),
     )
     error = price_error(case.device, 1)
     return simulate(Asked(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0))
@@ -168,31 +205,39 @@ def row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def table(name: str, kind: str, runs: Sequence[Real], found: Findings) -> Iterator[str]:
-    """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are."""
+def at_pace(found: Findings, share: float) -> Metrics:
+    """The same requests where steps take so many times what they are priced at."""
+    asked = found.asked
+    return measure(run(asked.machine, asked.offered(), share), None, open_loop=True)
+
+
+def table(name: str, kind: str, runs: Sequence[Real], found: Findings, around: float) -> Iterator[str]:
+    """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
+    how far where each run is simulated at the pace of its own steps. around: seconds of TTFT beside the engine's."""
     milli = 1e3
     throughput = found.metrics.tokens_per_second
     others = (found.cheap.tokens_per_second, throughput, found.dear.tokens_per_second)
+    paced = [at_pace(found, each.share) for each in runs]
     lines = []
-    for metric, latency, real in (
-        ("TTFT p50", "TTFT", [statistics.median(run.ttft) for run in runs]),
-        ("TPOT p50", "TPOT", [statistics.median(run.tpot) for run in runs]),
+    for metric, latency, more, real in (
+        ("TTFT p50", "TTFT", around, [statistics.median(each.ttft) for each in runs]),
+        ("TPOT p50", "TPOT", 0.0, [statistics.median(each.tpot) for each in runs]),
     ):
-        at = found.latency(latency, 50)
+        at, own = found.latency(latency, 50), [each.latency(latency, 50) for each in paced]
         if at is not None:
-            lines.append((metric, at.low * milli, at.mid * milli, at.high * milli, [each * milli for each in real]))
-    real = [run.tokens_per_second for run in runs]
-    lines.append(("tokens a second", min(others), throughput, max(others), real))
-    for metric, low, mid, high, each in lines:
+            low, mid, high = ((each + more) * milli for each in (at.low, at.mid, at.high))
+            expected = [(each.mid + more) * milli for each in own if each is not None]
+            lines.append((metric, low, mid, high, [each * milli for each in real], expected))
+    real = [each.tokens_per_second for each in runs]
+    own = [each.tokens_per_second for each in paced]
+    lines.append(("tokens a second", min(others), throughput, max(others), real, own))
+    for metric, low, mid, high, each, expected in lines:
         middle = statistics.median(each)
         error, within = mid / middle - 1, low <= middle <= high
+        apart = statistics.median(one / other - 1 for one, other in zip(expected, each, strict=True))
         cells = (f"{mid:.3g} ({low:.3g} .. {high:.3g})", f"{middle:.3g} ({min(each):.3g} .. {max(each):.3g})")
-        verdict = "yes" if abs(error) <= GOALS[metric] else "**no**"
-        yield row((name, kind, metric, *cells, f"{error:+.1%}", verdict, "yes" if within else "**no**"))
-    engine = [statistics.median(run.engine) * milli for run in runs if run.engine]
-    if engine:
-        middle = statistics.median(engine)
-        yield f"TTFT p50 by the server's own clock: {middle:.3g} ms ({min(engine):.3g} .. {max(engine):.3g})"
+        near = "yes" if abs(error) <= GOALS[metric] else "**no**"
+        yield row((name, kind, metric, *cells, f"{error:+.1%}", near, "yes" if within else "**no**", f"{apart:+.1%}"))
 
 
 def main() -> None:
@@ -205,28 +250,43 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     name = args.model if args.model in LOADS else "0.6 B"
-    timer, calibration = Timer(torch.device("cpu"), 1), load(1)
+    timer, calibration = Timer(torch.device("cpu"), 1), calibrated(1)
     probe = Probe(timer, beyond_caches(stated_caches(1)))
-    with tempfile.TemporaryDirectory() as folder, serving([args.model, "--threads", "1"]) as server:
-        trace = Path(folder) / "trace.csv"
-        write_trace(trace, requests_of(args.trace, LOADS[name], args.seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        for line in beside(args, name, probe, calibration.pace, Path(folder)):
+            print(line)
+
+
+def beside(args: argparse.Namespace, name: str, probe: Probe, usual: Pace, folder: Path) -> Iterator[str]:
+    """Run and simulate; what there is to print."""
+    record, lines, trace = folder / "record.jsonl", folder / "run.csv", folder / "trace.csv"
+    load, vocabulary = LOADS[name], read_config(args.model).values["vocab_size"]
+    write_trace(trace, requests_of(args.trace, load, args.seconds))
+    with serving([args.model, "--threads", "1", "--record", str(record)]) as server:
         pin(server.pid, CORES[1])
         pin(server.engine, CORES[0])
-        vocabulary = read_config(args.model).values["vocab_size"]
-        limits = limits_of(server)
-        found = simulated(args.model, trace, limits)
-        probes, runs, raw = [probe().over(calibration.pace)], [], []
-        for _ in range(args.repeats):
-            raw.append(bench(server, trace, Path(folder) / "run.csv", vocabulary))
-            probes.append(probe().over(calibration.pace))
-        runs = [Real.of(rows, found.metrics.warm_up) for rows in raw]
-    steps, failed = found.metrics.steps, sum(run.failed for run in runs)
-    print(f"{name}, {args.trace}: {len(raw[0])} requests, {found.verdict}, busy {steps.busy:.0%}, "
-          f"batch {steps.batch:.2f}; {failed} failed in {len(runs)} runs")  # fmt: skip
+        lengths = ("--input", str(load.given.low), "--output", str(load.made.high))
+        alone = bench(server, lines, vocabulary, "--concurrency", "1", "--requests", "10", *lengths, "--seed", "0")
+        steps = steps_in(record)
+        edges, taken = Edges.of(alone, steps), len(steps)
+        found = simulated(args.model, trace, limits_of(server), edges.between)
+        probes, runs, count = [probe().over(usual)], [], 0
+        for seed in range(args.repeats):
+            asked = ("--trace", str(trace), "--duration", "600s", "--seed", str(seed + 1))  # longer than any trace
+            rows = bench(server, lines, vocabulary, *asked)
+            probes.append(probe().over(usual))
+            steps, count = steps_in(record), len(rows)
+            runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps[taken:])))
+            taken = len(steps)
+    shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
+    yield (
+        f"{name}, {args.trace}: {count} requests, {found.verdict}, busy {found.metrics.steps.busy:.0%}, batch "
+        f"{found.metrics.steps.batch:.2f}; {failed} failed in {len(runs)} runs; between steps "
+        f"{edges.between * 1e3:.3f} ms, around the engine {edges.around * 1e3:.2f} ms; of the price steps took {shares}"
+    )
     for at in probes:
-        print(f"pace: launch x{at.launch:.2f}, compute x{at.compute:.2f}, memory x{at.memory:.2f}")
-    for line in table(name, args.trace, runs, found):
-        print(line)
+        yield f"pace: launch x{at.launch:.2f}, compute x{at.compute:.2f}, memory x{at.memory:.2f}"
+    yield from table(name, args.trace, runs, found, edges.around)
 
 
 if __name__ == "__main__":

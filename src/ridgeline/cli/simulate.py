@@ -99,7 +99,7 @@ def _asked(
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
     source = open_source(catalogue_name(model) or model)
-    _check_continues(source)
+    check_continues(source)
     device = with_price(device_named(setup.device), money)
     if money.prices is not None and (unknown := money.unknown([device.name])):
         say(unknown)
@@ -151,7 +151,7 @@ def _check_files(output: OutputFlags) -> None:
             check_new(path)
 
 
-def _check_continues(source: Source) -> None:
+def check_continues(source: Source) -> None:
     """Raises ValueError for what continues no texts."""
     if source.pipeline:
         raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")

@@ -248,6 +248,10 @@ class LimitFlags:
         int | None, _engine("Pages of KV memory, as a server of yours says; by default what the plan leaves for them.")
     ] = None
     context: options.Context = None
+    between_steps: Annotated[
+        str | None,
+        _engine("What passes between two steps beside what the engine's profile has, like 300us: a server's messages."),
+    ] = None
     prefix_cache: Annotated[
         bool, _engine("Keep and share the KV pages of equal prefixes.", "--prefix-cache/--no-prefix-cache")
     ] = True
@@ -262,6 +266,7 @@ class LimitFlags:
 
     def machine(self, case: Case, limits: Limits) -> Machine:
         """An engine with limits on the card of a case. Raises ValueError."""
+        between = self.between_steps
         return machine_of(
             case,
             limits,
@@ -269,6 +274,7 @@ class LimitFlags:
             pages=self.pages,
             page_size=self.page_size,
             prefix_cache=self.prefix_cache,
+            between=0 if between is None else round(parse_seconds(between, "--between-steps") * 1e9),
         )
 
 

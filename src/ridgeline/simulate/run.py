@@ -66,7 +66,7 @@ def run(
 
     factor: on the price of each step. Raises ValueError for a router that there is not."""
     clock, prompts = Clock(), Prompts()
-    pricer = StepPricer(machine.case.price, machine.case.device, factor)
+    pricer = StepPricer(machine.case.price, machine.case.device, factor, machine.between)
     replicas = [_Serving(Replica(machine, clock, pricer, prompts)) for _ in range(routing.replicas)]
     return _Run(clock, replicas, offered, routing).run(told)
 
