@@ -86,7 +86,7 @@ def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
     two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--signal-age", "0s", "--json").json
     assert [each["requests"] for each in two["replicas"]] == [30, 30]
     assert set(two["per_request"]["replica"]) == {0, 1}
-    assert two["inputs"]["routing"]["router"] == "round-robin"
+    assert two["inputs"]["fleet"]["router"] == "round-robin"
     assert two["inputs"]["dollars_per_hour"] == 2 * one["inputs"]["dollars_per_hour"]
     assert two["law"]["load"] == pytest.approx(one["law"]["load"] / 2, rel=0.1)
     said = ridgeline(*asked, "--replicas", "2").out

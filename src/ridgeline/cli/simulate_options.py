@@ -17,7 +17,6 @@ from ridgeline.simulate.asked import PriceError, price_error
 from ridgeline.simulate.capacity import ATTAIN, REQUESTS
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import Requirement, parse_requirement
-from ridgeline.simulate.run import Routing
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic import arrivals
 from ridgeline.traffic.lengths import Lengths, parse_lengths
@@ -33,7 +32,6 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
-from ridgeline.traffic.routers import router_named
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
@@ -41,10 +39,7 @@ _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
 
 
-_traffic, _fleet, _engine, _judged, _output = map(
-    options.panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output")
-)
-MAX_REPLICAS = 1024
+_traffic, _engine, _judged, _output = map(options.panel, ("Traffic", "Engine", "What is judged", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,34 +202,6 @@ class TrafficFlags:
             return f"{how}, lengths of {self.trace.name}"
         given, made = self.input or _INPUT, self.output or _OUTPUT
         return f"{how}, {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
-
-
-@dataclass(frozen=True, slots=True)
-class FleetFlags:
-    """How many replicas there are, and who is sent where."""
-
-    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
-    router: Annotated[
-        str | None,
-        _fleet(
-            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
-            "or prefix (where its first block went, unless that is busy)."
-        ),
-    ] = None
-    signal_age: Annotated[
-        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
-    ] = None
-
-    def routing(self, seed: int) -> Routing:
-        """Raises ValueError."""
-        if not 1 <= self.replicas <= MAX_REPLICAS:
-            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
-        if self.replicas == 1 and (self.router is not None or self.signal_age is not None):
-            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
-        name, text = self.router or "two", self.signal_age or "50ms"
-        router_named(name, seed)
-        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
-        return Routing(self.replicas, name, age, seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,7 @@ class Option:
 
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
-        found = None if self.overloaded else self.metrics.latencies[name]
-        known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
-        return known[-1] if known else math.inf
+        return math.inf if self.overloaded else self.metrics.late(name)
 
     @property
     def rank(self) -> tuple[bool, float, float]:
@@ -179,7 +177,7 @@ def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[s
 def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
     """What a machine makes of the requests that were asked about, which have objectives."""
     assert asked.slo is not None
-    log = run(machine, asked.offered(), 1.0, told, asked.routing)
+    log = run(machine, asked.offered(), 1.0, told, asked.fleet)
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
     good[requests.ok] = [met is True for met in verdicts(requests, requests.ok, asked.slo)]

@@ -85,9 +85,10 @@ class Replica:
         )
         self.plan: StepPlan | None = None
 
-    def add(self, request: TraceRequest) -> int:
-        """Queue a request; its number. Raises ValueError for one that cannot run, as the engine does."""
-        number = self.engine.add(self._prompts.of(request), _ASKED)
+    def add(self, request: TraceRequest, received: int = 0) -> int:
+        """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
+        engine does."""
+        number = self.engine.add(self._prompts.of(request), _ASKED, received=received)
         self.executor.expect(number, request.output)
         return number
 

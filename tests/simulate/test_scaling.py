@@ -1,0 +1,118 @@
+"""Unequal replicas, and replicas that come and go."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models import Fields
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.fleet import Fleet, Scaling
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.run import run
+from ridgeline.simulate.setup import machine_of
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Uniform
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine
+from support.planned import LLAMA_3_8B, case
+
+SECOND = 10**9
+ON = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
+WAVE = [TraceRequest(round(at * SECOND / 20), 400, 20) for at in range(200)]  # ten seconds, twenty a second
+LATER = [TraceRequest(30 * SECOND + at * 2 * SECOND, 400, 20) for at in range(30)]  # a minute, one in two seconds
+
+
+def scaled(start_up: float = 2.0, calm: float = 5.0, most: int = 4) -> Log:
+    scaling = Scaling(1, most, 8, SECOND, round(calm * SECOND), round(start_up * SECOND))
+    return run(ON, OpenLoop([*WAVE, *LATER]), fleet=Fleet(1, "least", scaling=scaling))
+
+
+def there(log: Log, at: float) -> int:
+    return sum(since <= at * SECOND < until for since, until in log.lives)
+
+
+def test_replicas_come_with_a_wave_and_go_after_it() -> None:
+    log = scaled()
+    assert Columns(log).ok.all()
+    assert [there(log, at) for at in (0, 60, 85)] == [1, 1, 1]
+    assert max(there(log, at / 10) for at in range(300)) > 1
+    assert measure(log, None, open_loop=True).replicas == pytest.approx(
+        sum(until - since for since, until in log.lives) / log.end
+    )
+    assert log.totals is not None
+    assert (log.totals.left, log.totals.held) == (0, 0)
+
+
+def test_nobody_is_sent_to_one_that_starts_or_leaves() -> None:
+    """First steps come a start-up after the replica was asked for; the last before it is gone."""
+    log = scaled(start_up=3.0)
+    steps, ends = np.asarray(log.steps.replica), np.asarray(log.steps.started) + np.asarray(log.steps.took)
+    for place, (since, until) in enumerate(log.lives):
+        own = steps == place
+        assert own.any()
+        assert ends[own].max() <= until
+        if place:
+            assert np.asarray(log.steps.started)[own].min() >= since + 3 * SECOND
+
+
+def test_a_slow_start_is_paid_in_first_tokens() -> None:
+    waits = []
+    for start_up in (0.5, 20.0):
+        found = Columns(scaled(start_up))
+        waits.append(float((found.first - found.arrived)[: len(WAVE)].mean()))
+    assert waits[1] > 2 * waits[0]
+
+
+def test_replicas_go_one_at_a_time_and_not_before_it_is_calm() -> None:
+    hasty, calm = (sorted(until for _, until in scaled(calm=each).lives) for each in (1.0, 10.0))
+    assert hasty[0] < calm[0]
+    assert all(after - before >= 10 * SECOND for before, after in pairwise(calm[:-1]))
+
+
+def test_bounds_are_kept() -> None:
+    scaling = Scaling(2, 3, 8, SECOND, SECOND, SECOND)
+    assert [scaling.wanted(under_way) for under_way in (0, 16, 17, 24, 25, 999)] == [2, 2, 3, 3, 3, 3]
+    assert len(scaled(most=2).lives) >= 2
+    assert max(there(scaled(most=2), at / 10) for at in range(300)) == 2
+
+
+@pytest.fixture(scope="module")
+def unequal() -> dict[str, float]:
+    """Three H100 and an A100 under 57 requests a second: the share of good ones by router."""
+    models = ModelCache(Fields(LLAMA_3_8B))
+    fast, slow = (machine_of(models.case(Setup(load_card(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb"))
+    slo = SLO(ttft=SECOND, tpot=50_000_000)
+    found = {}
+    for router in ("round-robin", "two"):
+        asked = bounded(drawn(poisson(80.0, 5), Uniform(830, 1020), Uniform(240, 290), 5), 1000, None)
+        log = run(fast, OpenLoop(asked), fleet=Fleet(3, router, 50_000_000, 1, (slow,)))
+        assert len(log.lives) == 4
+        found[router] = measure(log, slo, open_loop=True).good_share
+    return found
+
+
+def test_round_robin_drowns_the_slow_one(unequal: dict[str, float]) -> None:
+    assert unequal["round-robin"] <= 0.85
+    assert unequal["two"] >= 0.95
+
+
+def test_dollars_are_of_all_cards() -> None:
+    """Of those that come and go for as long as they were there."""
+    models = ModelCache(Fields(LLAMA_3_8B))
+    prices = {name: load_card(name) for name in ("h100-sxm", "l40s")}
+    fast, slow = (machine_of(models.case(Setup(replace(card, price=None))), Limits()) for card in prices.values())
+    priced = replace(fast, case=replace(fast.case, setup=replace(fast.case.setup, device=prices["h100-sxm"])))
+    asked = Asked("8b", priced, "", True, lambda: OpenLoop([]), None, PriceError(0.0, ""), 0, Fleet(2))
+    hourly = priced.case.setup.hourly
+    if hourly is None:
+        pytest.skip("the card has no price of its own")
+    assert asked.dollars_of(2.5) == 2.5 * hourly
+    assert replace(asked, fleet=Fleet(2, others=(slow,))).dollars_per_hour is None
