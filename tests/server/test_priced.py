@@ -1,6 +1,7 @@
 """A server on which no model runs: every answer says so, all that a client may ask is answered, forms are refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -93,13 +94,14 @@ def test_streams_choices_and_probabilities(priced: Running) -> None:
     ] in (" Th", " This ")
 
 
-def test_what_steps_were_predicted_to_take_is_what_they_take(priced: Running) -> None:
+def test_steps_and_prefixes_are_counted(priced: Running) -> None:
     """Requests are counted as any others are, and equal beginnings are found."""
     prompt = list(range(200))
     for _ in range(2):
         assert priced.post("/v1/completions", {"prompt": prompt, "max_tokens": 4}).status == 200
     text = priced.get("/metrics").data.decode()
-    assert "ridgeline:predicted_step_seconds" in text or "predicted" in text
+    counted = re.findall(r"^ridgeline:step_predicted_seconds_count.* (\d+)", text, re.MULTILINE)
+    assert sum(map(int, counted)) >= 2 * 4
     assert priced.service.llm.stats.reused_tokens >= 192
     priced.idle()
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import Fields
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, PriceError
@@ -22,11 +21,11 @@ from ridgeline.traffic.offered import OpenLoop, bounded, drawn
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
-from support.planned import LLAMA_3_8B, case
+from support.planned import LLAMA_3_8B, case, fields
 
 SECOND = 10**9
 ON = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
-WAVE = [TraceRequest(round(at * SECOND / 20), 400, 20) for at in range(200)]  # ten seconds, twenty a second
+WAVE = [TraceRequest(round(at * SECOND / 60), 400, 60) for at in range(600)]  # ten seconds, sixty a second
 LATER = [TraceRequest(30 * SECOND + at * 2 * SECOND, 400, 20) for at in range(30)]  # a minute, one in two seconds
 
 
@@ -87,7 +86,7 @@ def test_bounds_are_kept() -> None:
 @pytest.fixture(scope="module")
 def unequal() -> dict[str, float]:
     """Three H100 and an A100 under 57 requests a second: the share of good ones by router."""
-    models = ModelCache(Fields(LLAMA_3_8B))
+    models = ModelCache(fields(LLAMA_3_8B))
     fast, slow = (machine_of(models.case(Setup(load_card(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb"))
     slo = SLO(ttft=SECOND, tpot=50_000_000)
     found = {}
@@ -106,7 +105,7 @@ def test_round_robin_drowns_the_slow_one(unequal: dict[str, float]) -> None:
 
 def test_dollars_are_of_all_cards() -> None:
     """Of those that come and go for as long as they were there."""
-    models = ModelCache(Fields(LLAMA_3_8B))
+    models = ModelCache(fields(LLAMA_3_8B))
     prices = {name: load_card(name) for name in ("h100-sxm", "l40s")}
     fast, slow = (machine_of(models.case(Setup(replace(card, price=None))), Limits()) for card in prices.values())
     priced = replace(fast, case=replace(fast.case, setup=replace(fast.case.setup, device=prices["h100-sxm"])))

@@ -76,7 +76,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advised:
     """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
     their limits. gain: of the share of good requests, with the interval that pairs give."""
 
@@ -143,7 +143,7 @@ def reason(own: Option, best: Option) -> str:
     return " and ".join(said[:2])
 
 
-def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advice:
+def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advised:
     """Look for a better setting of a machine under the requests that were asked about. rebuilt: the machine with other
     limits, which leave other memory for pages. Raises ValueError without objectives, and for users, whose requests
     depend on the answers."""
@@ -171,7 +171,7 @@ def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[s
         best = max([best, *(option(tokens, best.limits.requests) for tokens in BUDGETS)], key=lambda each: each.rank)
         best = max([best, *(option(best.limits.tokens, places) for places in PLACES)], key=lambda each: each.rank)
     options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests))
-    return Advice(own, best, tuple(options), _gain(own.good, best.good))
+    return Advised(own, best, tuple(options), _gain(own.good, best.good))
 
 
 def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.simulate.advice import advice
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
@@ -88,7 +88,7 @@ def _compared(metrics: Metrics) -> tuple[str, ...]:
     return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
 
 
-def _options(advised: Advice) -> Table:
+def _options(advised: Advised) -> Table:
     """Those that nothing beats, and the one that was asked about."""
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.simulate.advice import advice
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.findings import FIGURES, Findings
@@ -59,7 +59,7 @@ def _capacity(found: Capacity) -> dict[str, Any]:
     return {"rate": percentile_json(found.rate), "attain": found.attain, "levels": levels}
 
 
-def _advised(found: Advice) -> dict[str, Any]:
+def _advised(found: Advised) -> dict[str, Any]:
     options = [
         {
             "limits": asdict(option.limits),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.law import Law
@@ -32,7 +32,7 @@ class Findings:
     dear: Metrics
     law: Law | None = None
     capacity: Capacity | None = None
-    advised: Advice | None = None
+    advised: Advised | None = None
     together: tuple[Together, ...] = ()
 
     @property
