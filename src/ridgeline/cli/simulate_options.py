@@ -32,6 +32,7 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
+from ridgeline.traffic.profile import parse_profile, shaped
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
@@ -60,6 +61,10 @@ class TrafficFlags:
         Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
     ] = "poisson"
     burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    profile: Annotated[
+        str | None,
+        _traffic("How --rate changes: ramp:4:60s, spike:4:60s:30s (times, from, for), day:0.2:600s (share, period)."),
+    ] = None
     speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
     keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
     input: Annotated[str | None, _traffic(f"Tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
@@ -84,8 +89,8 @@ class TrafficFlags:
             raise ValueError("--capacity looks for the rate; leave --rate and --users out")
         if self.duration is not None:
             raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
-        if self.speed != 1:
-            raise ValueError("--capacity looks for the rate; leave --speed out")
+        if self.speed != 1 or self.profile is not None:
+            raise ValueError("--capacity looks for a steady rate; leave --speed and --profile out")
         return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
 
     def at(self, rate: float) -> "TrafficFlags":
@@ -127,6 +132,7 @@ class TrafficFlags:
         for given, wanted, message in (
             (self.think is not None, self.users is not None, "--think is for --users; leave it out"),
             (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
+            (self.profile is not None, self.rate is not None, "--profile is how --rate changes; give both"),
             (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
             (self.speed != 1, own_moments, "--speed is for a --trace at its own moments; leave it out"),
             (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
@@ -141,6 +147,8 @@ class TrafficFlags:
         """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
         be read."""
         self.check()
+        if self.profile is not None:
+            parse_profile(self.profile)
         lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
         think = 0 if self.think is None else round(parse_seconds(self.think, "--think") * 1e9)
         made = partial(self._offered, lengths, self._until(), think)
@@ -179,13 +187,17 @@ class TrafficFlags:
         """Of users none count."""
         if self.rate is None:
             return arrivals.constant(1.0)
+        steady = self._steady(self.rate)
+        return steady if self.profile is None else shaped(steady, parse_profile(self.profile))
+
+    def _steady(self, rate: float) -> Iterator[int]:
         match self.arrival:
             case "constant":
-                return arrivals.constant(self.rate)
+                return arrivals.constant(rate)
             case "gamma":
-                return arrivals.gamma(self.rate, self.burstiness, self.seed)
+                return arrivals.gamma(rate, self.burstiness, self.seed)
             case "poisson":
-                return arrivals.poisson(self.rate, self.seed)
+                return arrivals.poisson(rate, self.seed)
 
     def in_words(self) -> str:
         """`Poisson arrivals, 12 a second, 1k tokens in and 256 out, each up to 10% more or less`."""
@@ -194,7 +206,7 @@ class TrafficFlags:
             how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
         elif self.rate is not None:
             name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
-            how = f"{name} arrivals, {self.rate:.4g} a second"
+            how = f"{name} arrivals, {self.rate:.4g} a second" + (f" ({self.profile})" if self.profile else "")
         else:
             faster = "" if self.speed == 1 else f" {self.speed:.4g} times as fast"
             how = f"requests as recorded{faster}" + ("" if self.keep == 1 else f", {self.keep:.0%} of them")
