@@ -132,9 +132,7 @@ def test_what_comes_moved_in_time_is_still_poisson() -> None:
     assert counts.var() / counts.mean() == pytest.approx(1.0, abs=4 * math.sqrt(2 / len(counts)))
 
 
-@pytest.mark.parametrize(
-    "text", ["ramp", "ramp:4", "ramp:0:60s", "ramp:4:60", "spike:4:60s", "day:2:60s", "x:1:2s", ""]
-)
+@pytest.mark.parametrize("text", ["ramp", "ramp:4", "ramp:0:60s", "ramp:4:60", "spike:4:60s", "day:2:60s", "x:1:2s"])
 def test_a_profile_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--profile is .*; write ramp:4:60s"):
+    with pytest.raises(ValueError, match=r"--profile is .*; write ramp:4:60s"):
         parse_profile(text)

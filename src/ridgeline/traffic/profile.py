@@ -12,8 +12,8 @@ from ridgeline.traffic.arrivals import SECOND
 
 _FORMS = (
     "ramp:4:60s (to 4 times the rate in a minute), spike:4:60s:30s (4 times, from 60 s on, for 30 s) or day:0.2:600s "
+    "(from 0.2 of the rate to all of it and back in 600 s)"
 )
-_FORMS += "(from 0.2 of the rate to all of it and back in 600 s)"
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ROUNDS = 60  # of bisection: to less than a nanosecond of a day
