@@ -216,7 +216,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--capacity",), "give --slo"),
         (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
         (("--capacity", "--slo", "ttft=1s", "--duration", "5s"), "give --requests"),
-        (("--capacity", "--slo", "ttft=1s", "--trace", "TRACE", "--speed", "2"), "leave --speed out"),
+        (("--capacity", "--slo", "ttft=1s", "--trace", "TRACE", "--speed", "2"), "leave --speed and --profile out"),
         (("--rate", "5", "--max-requests", "0"), "limit of requests is 0"),
         (("--rate", "5", "--split", "1:1"), "--split sends keys and values over --link"),
         (("--rate", "5", "--link", "25Gb/s"), "give both or neither"),
