@@ -7,6 +7,7 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.fleet import Fleet, Scaling
@@ -90,13 +91,13 @@ def test_bounds_are_kept(usual: Log) -> None:
 
 @pytest.fixture(scope="module")
 def unequal() -> dict[str, float]:
-    """Three H100 and an A100 under 57 requests a second: the share of good ones by router."""
+    """Three H100 and an A100 under 100 requests a second: the share of good ones by router."""
     models = ModelCache(fields(LLAMA_3_8B))
     fast, slow = (machine_of(models.case(Setup(load_card(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb"))
     slo = SLO(ttft=SECOND, tpot=50_000_000)
     found = {}
     for router in ("round-robin", "two"):
-        asked = bounded(drawn(poisson(80.0, 5), Uniform(830, 1020), Uniform(240, 290), 5), 1000, None)
+        asked = bounded(drawn(poisson(100.0, 5), Uniform(830, 1020), Uniform(100, 140), 5), 500, None)
         log = run(fast, OpenLoop(asked), fleet=Fleet(3, router, 50_000_000, 1, (slow,)))
         assert len(log.lives) == 4
         found[router] = measure(log, slo, open_loop=True).good_share
@@ -109,14 +110,11 @@ def test_round_robin_drowns_the_slow_one(unequal: dict[str, float]) -> None:
 
 
 def test_dollars_are_of_all_cards() -> None:
-    """Of those that come and go for as long as they were there."""
-    models = ModelCache(fields(LLAMA_3_8B))
-    prices = {name: load_card(name) for name in ("h100-sxm", "l40s")}
-    fast, slow = (machine_of(models.case(Setup(replace(card, price=None))), Limits()) for card in prices.values())
-    priced = replace(fast, case=replace(fast.case, setup=replace(fast.case.setup, device=prices["h100-sxm"])))
+    """Of those that come and go for as long as they were there; of none where one has no price."""
+    price = HourlyPrice(3.0, "as given", "test")
+    case = replace(ON.case, setup=replace(ON.case.setup, device=replace(ON.case.setup.device, price=price)))
+    priced = replace(ON, case=case)
     asked = Asked("8b", priced, "", True, lambda: OpenLoop([]), None, PriceError(0.0, ""), 0, Fleet(2))
-    hourly = priced.case.setup.hourly
-    if hourly is None:
-        pytest.skip("the card has no price of its own")
-    assert asked.dollars_of(2.5) == 2.5 * hourly
-    assert replace(asked, fleet=Fleet(2, others=(slow,))).dollars_per_hour is None
+    assert asked.dollars_of(2.5) == 7.5
+    assert replace(asked, fleet=Fleet(2, others=(priced,))).dollars_per_hour == 9.0
+    assert replace(asked, fleet=Fleet(2, others=(ON,))).dollars_per_hour is None
