@@ -1,7 +1,7 @@
 """A server on which no model runs: every answer says so, all that a client may ask is answered, forms are refused."""
 
+import asyncio
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,7 +11,9 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.serve_priced import PricedFlags, served_priced
 from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.worker.messages import StepReport
 from ridgeline.engine.worker.process import Start
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import PRICED, Served, service_of
@@ -94,16 +96,29 @@ def test_streams_choices_and_probabilities(priced: Running) -> None:
     ] in (" Th", " This ")
 
 
-def test_steps_and_prefixes_are_counted(priced: Running) -> None:
-    """Requests are counted as any others are, and equal beginnings are found."""
+def test_equal_beginnings_are_found(priced: Running) -> None:
     prompt = list(range(200))
     for _ in range(2):
         assert priced.post("/v1/completions", {"prompt": prompt, "max_tokens": 4}).status == 200
-    text = priced.get("/metrics").data.decode()
-    counted = re.findall(r"^ridgeline:step_predicted_seconds_count.* (\d+)", text, re.MULTILINE)
-    assert sum(map(int, counted)) >= 2 * 4
     assert priced.service.llm.stats.reused_tokens >= 192
     priced.idle()
+
+
+def test_in_a_process_of_its_own() -> None:
+    """As the command has it: the process makes the engine by the name that it is told, and predicts each step."""
+    served = served_priced(open_source(NAME), Served(NAME, NAME, EngineSettings(context=512)), PricedFlags("h100-sxm"))
+
+    async def asked() -> tuple[str, list[float | None]]:
+        reports: list[StepReport] = []
+        async with await served.start() as llm:
+            llm.observers.append(lambda report, stats: reports.append(report))
+            said = await llm.generate("Once", SamplingParams(max_tokens=20))
+        return said.text, [report.predicted for report in reports]
+
+    text, predicted = asyncio.run(asked())
+    assert text == FILLER[:20]
+    assert len(predicted) == 20
+    assert all(each is not None and each > 0 for each in predicted)
 
 
 @pytest.mark.parametrize(
