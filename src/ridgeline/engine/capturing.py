@@ -223,6 +223,7 @@ class CapturingRunner(Runner):
         if self._tables.pages is not pages:  # there are more seats now, elsewhere: graphs know the old ones
             self._inputs.clear()
             self._known.clear()
+            self._pool = None  # torch refuses captures into memory whose last graph is gone
             return self._filled(bucket, items)
         return inputs
 

@@ -12,6 +12,8 @@ Shapes: M rows of a tile (queries x the heads that share keys), N keys of a tile
 import triton
 import triton.language as tl
 
+from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+
 NOTHING = tl.constexpr(-1.0e30)
 """A score before there is one: what is not seen has -inf."""
 
@@ -111,9 +113,11 @@ def decode(
     scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
     REACH: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr, SHARERS: tl.constexpr, SPLITS: tl.constexpr,
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives nothing."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length, row = tl.load(length_B + b), tl.load(row_B + b).to(tl.int64)
     first = first_seen(length - 1, reach, REACH)
@@ -146,9 +150,11 @@ def decode(
 @triton.jit(do_not_specialize_on_alignment=["row_B"])
 def together(
     out, parts, sums, row_B, sinks, heads,
-    HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The parts of `decode` put together. Grid: sequences x heads."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head = tl.program_id(0), tl.program_id(1)
     split_P, w_W = tl.arange(0, SPLITS), tl.arange(0, BLOCK_W)
     at_P = (b * heads + head).to(tl.int64) * SPLITS + split_P
@@ -170,10 +176,12 @@ def prefill(
     scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
     REACH: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr, SHARERS: tl.constexpr, SIZE: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sequences with several queries. Grid: tiles of the one with the most x KV heads x sequences; the last tiles,
     which see the most, come first."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head = tl.program_id(2), tl.program_id(1)
     QUERIES: tl.constexpr = BLOCK_M // SHARERS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ridgeline.ops.kernels.attention import KeptCodes, Scoring
 from ridgeline.ops.kernels.triton import attend
 from ridgeline.ops.kernels.triton.keep import keep_rows
-from ridgeline.ops.kernels.triton.launch import product_dtype
+from ridgeline.ops.kernels.triton.launch import early, product_dtype
 
 MOST_SPLITS = 32
 _PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
@@ -103,7 +103,7 @@ class PagedAttention:
                 0 if angles is None else cos.shape[-1], queries if turned_THD is None else turned_THD, slots_N,
                 *self._pages, *self.scales, self.heads, self.kv_heads, self.dim, self.width, q_blocks, kv_blocks,
                 TURNS=angles is not None, CODE=self.code, SIZE=self.size, BLOCK_H=_BLOCK_H,
-                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4,
+                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4, **self._early,
             )  # fmt: skip
         return turned_THD
 
@@ -131,12 +131,12 @@ class PagedAttention:
         attend.decode[(count, self.kv_heads, splits)](
             q_THD, *q_THD.stride()[:2], out_THW, parts, sums, pages, one.offset_B, one.length_B, one.row_B,
             *self._pages, *self._scored, SPLITS=splits, BLOCK_M=max(16, triton.next_power_of_2(self.sharers)),
-            BLOCK_N=64, **self._constants, num_warps=4, num_stages=3,
+            BLOCK_N=64, **self._constants, **self._early, num_warps=4, num_stages=3,
         )  # fmt: skip
         if splits > 1:
             attend.together[(count, self.heads)](
                 out_THW, parts, sums, one.row_B, self._sinks, self.heads, HAS_SINKS=self.scoring.sinks_H is not None,
-                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2,
+                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2, **self._early,
             )  # fmt: skip
 
     def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
@@ -145,7 +145,7 @@ class PagedAttention:
         attend.prefill[(tiles, self.kv_heads, len(several.offset_C))](
             q_THD, *q_THD.stride()[:2], out_THW, pages, several.offset_C, several.length_C, several.row_C,
             several.count_C, *self._pages, *self._scored, BLOCK_M=block_m, BLOCK_N=block_n, **self._constants,
-            num_warps=warps, num_stages=stages,
+            **self._early, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
     def _tile(self, queries: int) -> tuple[int, int, int, int]:
@@ -160,6 +160,10 @@ class PagedAttention:
     @cached_property
     def _sinks(self) -> Tensor:
         return self.k if self.scoring.sinks_H is None else self.scoring.sinks_H
+
+    @cached_property
+    def _early(self) -> dict[str, Any]:
+        return early(self.k.device)
 
     @cached_property
     def _scored(self) -> tuple[Any, ...]:
