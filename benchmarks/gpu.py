@@ -3,8 +3,9 @@
 Shapes of Llama-3.1-8B and Qwen3-0.6B with random weights in bf16, made on the card. Every figure of ours is a step of
 the engine, scheduler and sampler included, greedy: the median of several. What is expected of it is the price after
 `ridgeline calibrate --device cuda`, whose trials have neither shape. Roofs are probed before each model. Transformers
-runs the same shape with SDPA and a static cache, op by op, its logits left on the card.
+runs the same shape right after, with SDPA and a static cache, op by op, its logits left on the card.
 
+Each row has --seconds: where one takes longer, or a step fails, that is said, and the next begins.
 --write puts the tables into gpu.md, --out the figures into a JSON file, both after every row. --priced FILE measures
 nothing: it prices the steps of such a file again, as the card is calibrated now. Where torch sees no card it says so.
 """
@@ -14,7 +15,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
@@ -27,7 +28,6 @@ from ridgeline.calibrate.roofs import peaks, products, streams
 from ridgeline.calibrate.this import this_accelerator
 from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -41,7 +41,9 @@ BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
 PROMPTS = (128, 512, 2048, 8192)
 MIXED = (32, 1024)  # sequences that decode, and the prompt that comes
 STEPS, REPEATS = 24, 5
-_SHARE = 0.7  # of the card's memory: KV memory for every row, and nothing is ever short
+_SHARE = 0.6  # of the card's memory: KV memory for every row, and nothing is ever short
+_CALLS = 7  # of transformers, the first two to get ready
+_LIMIT = 60.0  # seconds of a row: the longest took a tenth of it
 PAGE = Path(__file__).with_name("gpu.md")
 
 
@@ -79,54 +81,98 @@ def roofs(timer: Timer) -> Roofs:
     return Roofs(stream.copy, stream.read, peaks(products(timer, 0.6))["bf16"])
 
 
-def steps_of(engine: Engine, works: list[Work]) -> Iterator[tuple[Work, float]]:
-    """Steps until nothing is left to do, each with what it asked and its seconds."""
-    while engine.has_work:
-        start = time.perf_counter()
-        events = engine.step()
-        seconds = time.perf_counter() - start
-        failed = [event.error for event in events if event.error is not None]
-        if failed:
-            raise SystemExit(f"a request failed: {failed[0]}")
-        yield works[-1], seconds
+Step = tuple[Work, float]
+"""What a step asked, and its seconds."""
 
 
-def measured(loaded: Loaded, works: list[Work], device: Device | None, name: str) -> Iterator[Row]:
-    """The rows of a model: decode alone, prefill alone, and both in one step. The first steps of each are not counted:
-    they compile kernels and capture graphs."""
-    engine, vocabulary = loaded.engine, loaded.engine.vocabulary
+class NotMeasured(Exception):
+    """A row whose steps failed, or took longer than it may."""
 
-    def add(length: int, tokens: int) -> None:
+
+class Steps:
+    """Requests of a loaded model, and the steps that they take."""
+
+    def __init__(self, loaded: Loaded, works: list[Work], limit: float) -> None:
+        """works: where each step's is put. limit: seconds of a row."""
+        self.engine, self._works, self._limit = loaded.engine, works, limit
+        self.begin()
+
+    def begin(self) -> None:
+        """A row begins, without requests of the one before."""
+        for request in list(self.engine.requests.values()):
+            self.engine.abort(request.group)
+        self._end = time.perf_counter() + self._limit
+
+    def add(self, length: int, tokens: int) -> None:
+        """A prompt of so many tokens, and how many it is to be answered with."""
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
-        engine.add([(position * 7 + 1) % vocabulary for position in range(length)], params)
+        self.engine.add([(position * 7 + 1) % self.engine.vocabulary for position in range(length)], params)
 
-    def row(step: str, found: list[tuple[Work, float]]) -> Row:
-        work, seconds = found[len(found) // 2][0], [each for _, each in found]
-        median = statistics.median(seconds)
-        blank = Row(name, step, work.tokens, median, spread(seconds) / median, None, None, 0.0, 0.0, work)
-        return priced(blank, loaded.price, device)
+    def run(self) -> Iterator[Step]:
+        """Steps until nothing is left to do. Raises NotMeasured."""
+        engine, before = self.engine, self.engine.stats.preemptions
+        while engine.has_work:
+            start = time.perf_counter()
+            events = engine.step()
+            seconds = time.perf_counter() - start
+            failed = [event.error for event in events if event.error is not None]
+            if failed:
+                raise NotMeasured(f"a request failed: {failed[0]}")
+            if engine.stats.preemptions > before:  # memory is never short here: the engine has said what failed
+                raise NotMeasured("a step failed")
+            yield self._works[-1], seconds
+            if time.perf_counter() > self._end:
+                stats = engine.stats
+                raise NotMeasured(
+                    f"{self._limit:g} s were not enough: {stats.running} requests running, {stats.waiting} waiting, "
+                    f"the last step of {self._works[-1].tokens} tokens took {seconds:.3f} s"
+                )
 
-    for batch in BATCHES:
+    def decode(self, batch: int) -> list[Step]:
+        """Of so many sequences, each CONTEXT long in the middle of them. The first capture graphs."""
         for _ in range(batch):
-            add(CONTEXT - STEPS // 2, STEPS)
-        found = [each for each in steps_of(engine, works) if each[0].decodes and each[0].sequences == batch]
-        yield row(f"decode {batch} x 1 of {CONTEXT}", found[3:])
-    for length in PROMPTS:
-        found = []
+            self.add(CONTEXT - STEPS // 2, STEPS)
+        return [each for each in self.run() if each[0].decodes and each[0].sequences == batch][3:]
+
+    def prefill(self, length: int) -> list[Step]:
+        """Of a prompt alone. The first compiles kernels."""
+        found: list[Step] = []
         for _ in range(REPEATS + 1):
-            add(length, 1)
-            found += [each for each in steps_of(engine, works) if each[0].tokens == length]
-        yield row(f"prefill {length}", found[1:])
+            self.add(length, 1)
+            found += [each for each in self.run() if each[0].tokens == length]
+        return found[1:]
+
+    def mixed(self, running: int, prompt: int) -> list[Step]:
+        """Of sequences that decode while a prompt comes."""
+        for _ in range(running):
+            self.add(CONTEXT - REPEATS, 3 * REPEATS)
+        found: list[Step] = []
+        for each in self.run():
+            if each[0].tokens == running + prompt:
+                found.append(each)
+            if each[0].sequences >= running and len(found) <= REPEATS:
+                self.add(prompt, 1)
+        return found[1:]
+
+
+def rows_of(steps: Steps) -> Iterator[tuple[str, Callable[[], list[Step]]]]:
+    """The rows of a model: decode alone, prefill alone, and both in one step; each with what takes its steps."""
+    for batch in BATCHES:
+        yield f"decode {batch} x 1 of {CONTEXT}", lambda batch=batch: steps.decode(batch)  # type: ignore[misc]
+    for length in PROMPTS:
+        yield f"prefill {length}", lambda length=length: steps.prefill(length)  # type: ignore[misc]
     running, prompt = MIXED
-    for _ in range(running):
-        add(CONTEXT - REPEATS, 3 * REPEATS)
-    found = []
-    for each in steps_of(engine, works):
-        if each[0].tokens == running + prompt:
-            found.append(each)
-        if each[0].sequences >= running and len(found) <= REPEATS:
-            add(prompt, 1)
-    yield row(f"mixed: decode {running} of {CONTEXT}, prefill {prompt}", found[1:])
+    yield f"mixed: decode {running} of {CONTEXT}, prefill {prompt}", lambda: steps.mixed(running, prompt)
+
+
+def row_of(found: Sequence[Step], step: str, name: str, price: Price, device: Device | None) -> Row:
+    """The median of steps that were measured. Raises NotMeasured where those are too few."""
+    if len(found) < 3:
+        raise NotMeasured(f"{len(found)} steps are too few")
+    work, seconds = found[len(found) // 2][0], [each for _, each in found]
+    median = statistics.median(seconds)
+    blank = Row(name, step, work.tokens, median, spread(seconds) / median, None, None, 0.0, 0.0, work)
+    return priced(blank, price, device)
 
 
 def priced(row: Row, price: Price, device: Device | None) -> Row:
@@ -168,28 +214,26 @@ class Transformers:
 
     @torch.inference_mode()
     def seconds(self, batch: int, queries: int, past: int) -> float:
-        """Of a forward: `queries` positions of each sequence after `past` others."""
+        """Of a forward: `queries` positions of each sequence after `past` others, and after those of the calls before;
+        where there are no others, each call begins anew."""
         from transformers import StaticCache
 
-        cache = StaticCache(config=self.config, max_cache_len=past + queries)
-        ids = torch.randint(0, self.config.vocab_size, (batch, past + queries), device="cuda")
+        cache = StaticCache(config=self.config, max_cache_len=past + queries * (_CALLS if past else 1))
+        ids = torch.randint(0, self.config.vocab_size, (batch, max(past, queries)), device="cuda")
+
+        def call(count: int) -> None:
+            self.model(ids[:, :count], past_key_values=cache, use_cache=True, logits_to_keep=1)
+
         if past:
-            self.model(ids[:, :past], past_key_values=cache, use_cache=True, logits_to_keep=1)
-        positions = torch.arange(past, past + queries, device="cuda")
-
-        def call() -> None:
-            self.model(
-                ids[:, past:], past_key_values=cache, cache_position=positions, position_ids=positions[None],
-                use_cache=True, logits_to_keep=1,
-            )  # fmt: skip
-
-        return timed(call)
+            call(past)
+        return timed(lambda: call(queries), (lambda: None) if past else cache.reset)
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Median seconds of a call that the card is waited for."""
+def timed(call: Callable[[], object], before: Callable[[], object]) -> float:
+    """Median seconds of a call that the card is waited for, without what is done before each."""
     seconds = []
-    for _ in range(7):
+    for _ in range(_CALLS):
+        before()
         torch.cuda.synchronize()
         start = time.perf_counter()
         call()
@@ -312,8 +356,8 @@ def _heard(told: dict[str, Any]) -> Work:
     return Work(told["rows"], told["sequences"], attention)
 
 
-def ours(name: str, device: Device | None, report: Report) -> None:
-    """Every row of a model, by the engine."""
+def ours(name: str, device: Device | None, limit: float, report: Report) -> None:
+    """Every row of a model, by the engine. limit: seconds of each."""
     works: list[Work] = []
     limits = Limits(tokens=2 * PROMPTS[-1], requests=BATCHES[-1])
     settings = EngineSettings(
@@ -321,8 +365,13 @@ def ours(name: str, device: Device | None, report: Report) -> None:
     )
     loaded = load_engine(name, settings, dummy_weights=True, on_step=lambda record: works.append(record.work))
     report.say(f"{name}: {loaded.layout.describe(loaded.engine.context)}")
-    for row in measured(loaded, works, device, name):
-        report.add(row)
+    steps = Steps(loaded, works, limit)
+    for step, measure in rows_of(steps):
+        steps.begin()
+        try:
+            report.add(row_of(measure(), step, name, loaded.price, device))
+        except NotMeasured as why:
+            report.say(f"{name}: {step}: not measured: {why}")
     report.say(f"{name}: memory was short {torch.cuda.memory_stats()['num_alloc_retries']} times")
 
 
@@ -335,18 +384,18 @@ def beside(name: str, report: Report) -> None:
         report.say(f"transformers did not run {name}: {type(error).__name__}: {error}")
 
 
-def run(models: list[str], compare: bool, report: Report) -> None:
-    """Every row of these models, then transformers'."""
+def run(models: list[str], compare: bool, limit: float, report: Report) -> None:
+    """Every row of these models, each model's before transformers'."""
     timer = Timer(torch.device("cuda"), 1)
     device = calibrated()
     for name in models:
         report.roofs[name] = roofs(timer)
         freed()
-        ours(name, device, report)
+        ours(name, device, limit, report)
         freed()
-    for name in models if compare else ():
-        beside(name, report)
-        freed()
+        if compare:
+            beside(name, report)
+            freed()
 
 
 def calibrated() -> Device | None:
@@ -372,6 +421,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--seconds", type=float, default=_LIMIT, help="of a row at most, %(default)g where left out")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--out", type=Path, help="figures as JSON")
     parser.add_argument("--priced", type=Path, help="such a file, to be priced again")
@@ -381,7 +431,7 @@ def main() -> None:
         return
     report = Report(asked.write, asked.out)
     if asked.priced is None:
-        run(asked.models, not asked.alone, report)
+        run(asked.models, not asked.alone, asked.seconds, report)
     else:
         priced_again(asked.priced, report)
     print(report.page())

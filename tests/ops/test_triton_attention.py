@@ -10,6 +10,7 @@ import torch
 
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.batch import Batch
+from ridgeline.ops.kernels.triton.attention import PagedAttention
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_card import CardKV, CardPages
@@ -57,6 +58,26 @@ def test_attention_is_torchs(name: str) -> None:
     found = steps(Cards(), case, sequences, cuts)
     for own, of in zip(found, sequences, strict=True):
         assert close(own, by_torch(case, of), 2e-5 if case.dtype == torch.float32 else 1.6e-2)
+
+
+@pytest.mark.parametrize("stored", ["", "int8"])
+@pytest.mark.parametrize("reach", [CAUSAL, CROSS], ids=["causal", "cross"])
+def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values out of their pages first: chunks that begin within a tile, beside decodes, with sinks and caps;
+    and nothing of a neighbour's that is not finite."""
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: True)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
+    gathered: list[int] = []
+    copying = PagedAttention._gathered
+    monkeypatch.setattr(PagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
+    case = Case(
+        heads=(2, 3), dim=64, width=64, dtype=torch.bfloat16, reach=reach, stored=stored, softcap=20.0, sinks=True
+    )
+    cuts: Sequence[Sequence[int]] = ([131, 1, 9], [140, 7], [1, 1], [3])
+    sequences = [sequence(case, 150 if reach == CROSS else sum(cut), n, queries=sum(cut)) for n, cut in enumerate(cuts)]
+    for found, of in zip(steps(Cards(), case, sequences, cuts), sequences, strict=True):
+        assert close(found, by_torch(case, of), 1.6e-2)
+    assert gathered
 
 
 def test_long_sequences_are_cut_into_parts() -> None:

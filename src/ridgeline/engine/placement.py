@@ -27,6 +27,12 @@ def device_named(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def await_card(device: torch.device) -> None:
+    """Wait until a card has done what it was asked; the processor has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def card_memory(device: torch.device, share: float | None) -> float:
     """Bytes that a model may take of a card where all that is on it may take a share (MEMORY_SHARE by default): what
     others have taken counts, as in vLLM."""

@@ -31,6 +31,12 @@ def early(device: torch.device) -> dict[str, Any]:
     return {"EARLY": True, "launch_pdl": True}
 
 
+@cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles of tensors may be asked of it as such (TMA): from compute capability 9.0 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 @triton.jit
 def let_next_start(EARLY: tl.constexpr):
     """From now on the next kernel may be started, once all programs of this one have said so."""
