@@ -59,8 +59,9 @@ def products() -> Iterator[str]:
         weights = [bf16(outputs, inputs) for _ in range(max(2, COLD // nbytes))]
         x = bf16(1, inputs)
         told = [f"{inputs} -> {outputs}: cuBLAS {_rate(nbytes, _each(weights, x, _by_torch))}"]
-        for product.ROW_TILE in ROW_TILES:
-            told.append(f"{product.ROW_TILE} {_rate(nbytes, _each(weights, x, _by_us))}")
+        for tile in ROW_TILES:
+            product.ROW_TILES = (tile,)
+            told.append(f"{tile} {_rate(nbytes, _each(weights, x, _by_us))}")
         yield "; ".join(told)
 
 

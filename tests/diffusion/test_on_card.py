@@ -13,4 +13,6 @@ def test_pictures_of_a_card_are_the_processors() -> None:
     here = load_pipeline("digits-fast", threads=1).draw(request)
     there = load_pipeline("digits-fast", threads=1, device=torch.device("cuda")).draw(request)
     assert there.device.type == "cpu"
-    assert (there - here).abs().max() < 0.05  # of -1 to 1, in bf16
+    difference = (there - here).abs()  # of -1 to 1, by a denoiser in bf16
+    assert difference.max() < 0.15
+    assert difference.mean() < 0.005

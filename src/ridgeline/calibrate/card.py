@@ -1,5 +1,6 @@
 """Calibrating a card: its roofs, its ops in models that are shaped like large ones, and what the host takes beside."""
 
+import datetime
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from ridgeline.engine.bare import bare_engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space, Work
+from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device, Host
 from ridgeline.roofline.price import Price, traced_calls
 
@@ -43,8 +45,10 @@ def card_as_roofs(timer: Timer, measured: Sequence[Stream], multiplied: Mapping[
 
 
 def probed_card(timer: Timer, seconds: float) -> Device:
-    """The roofs of a card, probed in about so many seconds."""
-    return card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    """The roofs of a card, probed in about so many seconds, with the constants that the catalogue has of an H200."""
+    bare = card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    about = {"all": f"a probe of this machine, {datetime.date.today()}"}
+    return replace(bare, basis="probe", efficiency=load_card("h200").efficiency, sources=about)
 
 
 def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:

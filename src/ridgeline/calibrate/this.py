@@ -39,7 +39,7 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
     """A CUDA device at hand, by its number, as `ridgeline calibrate --device cuda` measured it.
 
     Raises ValueError where there is none, Uncalibrated where it is not calibrated; with `estimate` it then gives the
-    roofs that a probe of a second finds, `calibrated` False.
+    roofs that a probe of a second finds, with common constants, `calibrated` False.
     """
     if not torch.cuda.is_available():
         raise ValueError("torch sees no CUDA device here; name a card of the catalogue, like h100-sxm, or `this`")

@@ -145,10 +145,12 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     numbers = staged(np.concatenate([rows[:, order].ravel(), pages]), tables.slots_N.device)
     table_5B, flat = numbers[: rows.size].view(5, -1), numbers[rows.size :]
     ones = counts.count(1)
-    several = table_5B[:, ones:].unbind()
+    offset_C, length_C, row_C, count_C, begin_C = table_5B[:, ones:].unbind()
     longest = max((length for length, count in zip(lengths, counts, strict=True) if count > 1), default=0)
     return Seen(
         flat,
         One(*table_5B[:3, :ones].unbind()) if ones else None,
-        Several(*several, max(counts), longest, in_all) if ones < len(counts) else None,
+        Several(offset_C, length_C, row_C, count_C, begin_C, max(counts), longest, in_all)
+        if ones < len(counts)
+        else None,
     )

@@ -171,7 +171,8 @@ class PagedAttention:
         v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
         constants = {name: self._constants[name] for name in _GATHERED}
         dense.gather[(triton.cdiv(several.longest, dense.ROOM), self.kv_heads, len(several.offset_C))](
-            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.begin_C, *self._pages,
+            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.count_C, several.begin_C,
+            *self._pages,
             *self.scales, BLOCK_N=dense.ROOM, **constants, **self._early, num_warps=8,
         )  # fmt: skip
         return k_RD, v_RW

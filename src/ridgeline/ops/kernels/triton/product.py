@@ -22,11 +22,12 @@ from ridgeline.ops.kernels.triton.launch import early, let_next_start, product_d
 KINDS = frozenset({"int8", "int4", "fp8"})
 """Codes that are widened here; of w8a8 rows are codes too, which torch multiplies."""
 
-ROW_TILE = (2, 1024)
-"""Outputs and inputs of a tile that is multiplied with one row: on an H100 the best of six, and better than cuBLAS."""
+ROW_TILES = ((4, 2048), (2, 1024))
+"""Outputs and inputs of a tile that is multiplied with one row, the first where it divides the inputs: on an H200 the
+best of five in five shapes, and better than cuBLAS."""
 
 CODE_TILES = {"int8": (4, 1024), "fp8": (4, 1024), "int4": (8, 1024)}
-"""As ROW_TILE, of codes: as many bytes."""
+"""The same of codes."""
 
 FEW_ROWS = 64
 """Most rows that codes are multiplied with as they lie; of more they are widened first."""
@@ -224,7 +225,7 @@ def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
     y_TO = x_TI.new_empty(rows, outputs, dtype=out)
     bias, has_bias = (own.weight, False) if own.bias is None else (own.bias, True)
     if own.codes is None:
-        block_o, block_i = ROW_TILE
+        block_o, block_i = next((tile for tile in ROW_TILES if inputs % tile[1] == 0), ROW_TILES[-1])
         _one_row[(triton.cdiv(outputs, block_o),)](
             x_TI, own.weight, bias, y_TO, outputs, inputs, own.weight.stride(0),
             HAS_BIAS=has_bias, EVEN=inputs % block_i == 0, BLOCK_O=block_o, BLOCK_I=block_i, num_warps=4,
