@@ -14,155 +14,36 @@ import argparse
 import gc
 import json
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import date
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from gpu_page import PAGE, Report, Roofs, Row, heard
+from gpu_steps import BATCHES, PROMPTS, NotMeasured, Step, Steps, rows_of
+from gpu_transformers import theirs
 from ridgeline.calibrate.file import Uncalibrated
 from ridgeline.calibrate.roofs import peaks, products, streams
 from ridgeline.calibrate.this import this_accelerator
 from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models.building import build_to_run
-from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
+from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
 MODELS = ("llama-3.1-8b", "qwen3-0.6b")
-BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
-PROMPTS = (128, 512, 2048, 8192)
-MIXED = (32, 1024)  # sequences that decode, and the prompt that comes
-STEPS, REPEATS = 24, 5
 _SHARE = 0.6  # of the card's memory: KV memory for every row, and nothing is ever short
-_CALLS = 7  # of transformers, the first two to get ready
 _LIMIT = 60.0  # seconds of a row: the longest took a tenth of it
-PAGE = Path(__file__).with_name("gpu.md")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A step of a model. seconds: measured, the median. spread: between the quartiles, over the median. expected: its
-    price; None where the card is not calibrated. host: the part of that which no op has. moved: bytes of weights, keys
-    and values. flops: of the step. work: what it asked. theirs: transformers' seconds, None where it was not run."""
-
-    model: str
-    step: str
-    tokens: int
-    seconds: float
-    spread: float
-    expected: float | None
-    host: float | None
-    moved: float
-    flops: float
-    work: Work
-    theirs: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Roofs:
-    """What the card does now: bytes a second, read plus written, of a copy; of reading; FLOP/s in bf16."""
-
-    copy: float
-    read: float
-    bf16: float
 
 
 def roofs(timer: Timer) -> Roofs:
     """Probed now, in about a second."""
     (stream,) = streams(timer, 0.3, (4 << 30,))
     return Roofs(stream.copy, stream.read, peaks(products(timer, 0.6))["bf16"])
-
-
-Step = tuple[Work, float]
-"""What a step asked, and its seconds."""
-
-
-class NotMeasured(Exception):
-    """A row whose steps failed, or took longer than it may."""
-
-
-class Steps:
-    """Requests of a loaded model, and the steps that they take."""
-
-    def __init__(self, loaded: Loaded, works: list[Work], limit: float) -> None:
-        """works: where each step's is put. limit: seconds of a row."""
-        self.engine, self._works, self._limit = loaded.engine, works, limit
-        self.begin()
-
-    def begin(self) -> None:
-        """A row begins, without requests of the one before."""
-        for request in list(self.engine.requests.values()):
-            self.engine.abort(request.group)
-        self._end = time.perf_counter() + self._limit
-
-    def add(self, length: int, tokens: int) -> None:
-        """A prompt of so many tokens, and how many it is to be answered with."""
-        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
-        self.engine.add([(position * 7 + 1) % self.engine.vocabulary for position in range(length)], params)
-
-    def run(self) -> Iterator[Step]:
-        """Steps until nothing is left to do. Raises NotMeasured."""
-        engine, before = self.engine, self.engine.stats.preemptions
-        while engine.has_work:
-            start = time.perf_counter()
-            events = engine.step()
-            seconds = time.perf_counter() - start
-            failed = [event.error for event in events if event.error is not None]
-            if failed:
-                raise NotMeasured(f"a request failed: {failed[0]}")
-            if engine.stats.preemptions > before:  # memory is never short here: the engine has said what failed
-                raise NotMeasured("a step failed")
-            yield self._works[-1], seconds
-            if time.perf_counter() > self._end:
-                stats = engine.stats
-                raise NotMeasured(
-                    f"{self._limit:g} s were not enough: {stats.running} requests running, {stats.waiting} waiting, "
-                    f"the last step of {self._works[-1].tokens} tokens took {seconds:.3f} s"
-                )
-
-    def decode(self, batch: int) -> list[Step]:
-        """Of so many sequences, each CONTEXT long in the middle of them. The first capture graphs."""
-        for _ in range(batch):
-            self.add(CONTEXT - STEPS // 2, STEPS)
-        return [each for each in self.run() if each[0].decodes and each[0].sequences == batch][3:]
-
-    def prefill(self, length: int) -> list[Step]:
-        """Of a prompt alone. The first compiles kernels."""
-        found: list[Step] = []
-        for _ in range(REPEATS + 1):
-            self.add(length, 1)
-            found += [each for each in self.run() if each[0].tokens == length]
-        return found[1:]
-
-    def mixed(self, running: int, prompt: int) -> list[Step]:
-        """Of sequences that decode while a prompt comes."""
-        for _ in range(running):
-            self.add(CONTEXT - REPEATS, 3 * REPEATS)
-        found: list[Step] = []
-        for each in self.run():
-            if each[0].tokens == running + prompt:
-                found.append(each)
-            if each[0].sequences >= running and len(found) <= REPEATS:
-                self.add(prompt, 1)
-        return found[1:]
-
-
-def rows_of(steps: Steps) -> Iterator[tuple[str, Callable[[], list[Step]]]]:
-    """The rows of a model: decode alone, prefill alone, and both in one step; each with what takes its steps."""
-    for batch in BATCHES:
-        yield f"decode {batch} x 1 of {CONTEXT}", lambda batch=batch: steps.decode(batch)  # type: ignore[misc]
-    for length in PROMPTS:
-        yield f"prefill {length}", lambda length=length: steps.prefill(length)  # type: ignore[misc]
-    running, prompt = MIXED
-    yield f"mixed: decode {running} of {CONTEXT}, prefill {prompt}", lambda: steps.mixed(running, prompt)
 
 
 def row_of(found: Sequence[Step], step: str, name: str, price: Price, device: Device | None) -> Row:
@@ -194,166 +75,10 @@ def spread(seconds: list[float]) -> float:
     return high - low
 
 
-class Transformers:
-    """The same shape in transformers, op by op, with SDPA and a static cache."""
-
-    def __init__(self, name: str) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        values = dict(open_source(name).config.values)
-        self.config = AutoConfig.for_model(values.pop("model_type"), **values)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(self.config, dtype=torch.bfloat16, attn_implementation="sdpa")
-        model = model.to_empty(device="cuda").eval()
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.02)
-        for module in model.modules():  # what was computed on meta is nothing
-            if hasattr(module, "inv_freq") and hasattr(module, "rope_init_fn"):
-                module.inv_freq, _ = module.rope_init_fn(self.config, torch.device("cuda"))
-        self.model = model
-
-    @torch.inference_mode()
-    def seconds(self, batch: int, queries: int, past: int) -> float:
-        """Of a forward: `queries` positions of each sequence after `past` others, and after those of the calls before;
-        where there are no others, each call begins anew."""
-        from transformers import StaticCache
-
-        cache = StaticCache(config=self.config, max_cache_len=past + queries * (_CALLS if past else 1))
-        ids = torch.randint(0, self.config.vocab_size, (batch, max(past, queries)), device="cuda")
-
-        def call(count: int) -> None:
-            self.model(ids[:, :count], past_key_values=cache, use_cache=True, logits_to_keep=1)
-
-        if past:
-            call(past)
-        return timed(lambda: call(queries), (lambda: None) if past else cache.reset)
-
-
-def timed(call: Callable[[], object], before: Callable[[], object]) -> float:
-    """Median seconds of a call that the card is waited for, without what is done before each."""
-    seconds = []
-    for _ in range(_CALLS):
-        before()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[2:])
-
-
-def theirs(name: str) -> Iterator[tuple[str, float]]:
-    """Transformers' seconds by our names of the steps, of those that say the most."""
-    model = Transformers(name)
-    for batch in (1, 16, 64):
-        yield f"decode {batch} x 1 of {CONTEXT}", model.seconds(batch, 1, CONTEXT - 1)
-    for length in (512, 2048):
-        yield f"prefill {length}", model.seconds(1, length, 0)
-
-
-def tables(rows: list[Row], around: dict[str, Roofs], title: str, command: str) -> str:
-    """The page: roofs, then a line for each step."""
-    lines = [f"# On a card: {title}", "", f"{date.today()}, torch {torch.__version__}; `{command}`.", ""]
-    heads = "step|ms|spread|expected ms|off|GB/s of weights and KV|of copy|TFLOP/s|of bf16|transformers ms"
-    for name, roof in around.items():
-        lines += [
-            f"## {name}",
-            "",
-            f"Probed beside: copy {roof.copy / 1e12:.2f} TB/s (read plus written), read {roof.read / 1e12:.2f} TB/s, "
-            f"bf16 {roof.bf16 / 1e12:.0f} TFLOP/s.",
-            "",
-            f"|{heads}|",
-            "|---|" + "---:|" * heads.count("|"),
-        ]
-        for row in rows:
-            if row.model == name:
-                lines.append("|" + "|".join(_cells(row, roof)) + "|")
-        lines.append("")
-    priced = [row for row in rows if row.expected is not None]
-    if priced:
-        near = sum(abs(row.expected / row.seconds - 1) <= 0.1 for row in priced if row.expected)
-        lines += [f"Predicted within 10 %: {near} of {len(priced)}.", ""]
-    return "\n".join(lines)
-
-
-def _cells(row: Row, roof: Roofs) -> list[str]:
-    bandwidth, rate = row.moved / row.seconds, row.flops / row.seconds
-    expected = ["", ""] if row.expected is None else [
-        f"{row.expected * 1e3:.3f}", f"{row.expected / row.seconds - 1:+.1%}"
-    ]  # fmt: skip
-    return [
-        row.step, f"{row.seconds * 1e3:.3f}", f"{row.spread:.1%}", *expected, f"{bandwidth / 1e9:.0f}",
-        f"{bandwidth / roof.copy:.1%}", f"{rate / 1e12:.1f}", f"{rate / roof.bf16:.1%}",
-        "" if row.theirs is None else f"{row.theirs * 1e3:.3f}",
-    ]  # fmt: skip
-
-
 def freed() -> None:
     """Give back what a model that is gone had on the card."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-class Report:
-    """What was measured so far, on the screen and in files."""
-
-    def __init__(self, page: bool, out: Path | None) -> None:
-        """page: whether gpu.md is written. out: the figures as JSON."""
-        self.rows: list[Row] = []
-        self.roofs: dict[str, Roofs] = {}
-        self._page, self._out, self._began = page, out, time.perf_counter()
-
-    def say(self, text: str) -> None:
-        """A line, with the seconds since the beginning."""
-        print(f"{time.perf_counter() - self._began:5.0f} s  {text}", flush=True)
-
-    def add(self, row: Row) -> None:
-        """Say a row, and keep it in the files."""
-        told = "" if row.expected is None else f", expected {row.expected * 1e3:.3f}"
-        self.say(f"{row.model}: {row.step}: {row.seconds * 1e3:.3f} ms{told}")
-        self.rows.append(row)
-        self.write()
-
-    def set_theirs(self, name: str, step: str, seconds: float) -> None:
-        """Transformers' seconds of a step that has a row."""
-        self.say(f"{name}: {step}: transformers {seconds * 1e3:.3f} ms")
-        same = (name, step)
-        self.rows = [replace(row, theirs=seconds) if (row.model, row.step) == same else row for row in self.rows]
-        self.write()
-
-    def page(self) -> str:
-        """The tables."""
-        return tables(self.rows, self.roofs, torch.cuda.get_device_name(), "make bench-gpu")
-
-    def write(self) -> None:
-        """Both files, as far as they are wanted."""
-        if self._page:
-            PAGE.write_text(self.page(), encoding="utf-8")
-        if self._out is not None:
-            figures: dict[str, Any] = {
-                "card": torch.cuda.get_device_name(),
-                "roofs": {name: asdict(roof) for name, roof in self.roofs.items()},
-                "rows": [
-                    {each.name: getattr(row, each.name) for each in fields(row)} | {"work": _told(row.work)}
-                    for row in self.rows
-                ],
-            }
-            self._out.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-
-
-def _told(work: Work) -> dict[str, Any]:
-    """What a step asked as JSON has it."""
-    attention = [[asdict(reach), asdict(own)] for reach, own in work.attention.items()]
-    return {"rows": dict(work.rows), "sequences": work.sequences, "attention": attention}
-
-
-def _heard(told: dict[str, Any]) -> Work:
-    """The opposite."""
-    attention = {
-        Reach(**reach): AttentionWork(**{name: AttentionSum(**each) for name, each in own.items()})
-        for reach, own in told["attention"]
-    }
-    return Work(told["rows"], told["sequences"], attention)
 
 
 def ours(name: str, device: Device | None, limit: float, report: Report) -> None:
@@ -413,7 +138,7 @@ def priced_again(path: Path, report: Report) -> None:
     report.roofs = {name: Roofs(**roof) for name, roof in figures["roofs"].items()}
     prices = {name: Price(build_to_run(open_source(name).config)) for name in report.roofs}
     for told in figures["rows"]:
-        report.add(priced(Row(**(told | {"work": _heard(told["work"])})), prices[told["model"]], device))
+        report.add(priced(Row(**(told | {"work": heard(told["work"])})), prices[told["model"]], device))
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ MOST_ROWS = 1 << 16
     do_not_specialize_on_alignment=["pages", "offset_B", "length_B", "count_B", "begin_B"],
 )
 def gather(
-    k_out, v_out, rows, pages, offset_B, length_B, count_B, begin_B, k, v, k_stride, v_stride, k_scales, v_scales, scale_stride,
-    k_scale, v_scale,
+    k_out, v_out, rows, pages, offset_B, length_B, count_B, begin_B, k, v, k_stride, v_stride, k_scales, v_scales,
+    scale_stride, k_scale, v_scale,
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
