@@ -12,7 +12,7 @@ import torch
 from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
 
 PAGE = Path(__file__).with_name("gpu.md")
-_KERNELS = "## Single kernels"  # the rest of the page is what benchmarks/gpu_kernels.py says
+_BY_HAND = "## About these figures"  # from there on the page is written by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ def _cells(row: Row, roof: Roofs) -> list[str]:
     ]  # fmt: skip
 
 
-def _single_kernels() -> str:
-    """The section of the page that is not this benchmark's."""
+def _by_hand() -> str:
+    """The sections of the page that are not this benchmark's."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    return text[text.index(_KERNELS) :] if _KERNELS in text else ""
+    return text[text.index(_BY_HAND) :] if _BY_HAND in text else ""
 
 
 class Report:
@@ -120,7 +120,7 @@ class Report:
     def write(self) -> None:
         """Both files, as far as they are wanted."""
         if self._page:
-            PAGE.write_text(f"{self.page()}\n{_single_kernels()}", encoding="utf-8")
+            PAGE.write_text(f"{self.page()}\n{_by_hand()}", encoding="utf-8")
         if self._out is not None:
             figures: dict[str, Any] = {
                 "card": torch.cuda.get_device_name(),

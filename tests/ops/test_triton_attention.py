@@ -16,7 +16,7 @@ from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_card import CardKV, CardPages
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
-from support.cards import DEVICE, close, needs_triton
+from support.cards import DEVICE, HAS_CARD, close, needs_triton
 from support.paged import Case, Memory, by_torch, sequence, steps
 
 pytestmark = needs_triton
@@ -73,10 +73,10 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
     case = Case(
         heads=(2, 3), dim=64, width=64, dtype=torch.bfloat16, reach=reach, stored=stored, softcap=20.0, sinks=True
     )
-    cuts: Sequence[Sequence[int]] = ([131, 1, 9], [140, 7], [1, 1], [3])
-    sequences = [sequence(case, 150 if reach == CROSS else sum(cut), n, queries=sum(cut)) for n, cut in enumerate(cuts)]
+    cuts: Sequence[Sequence[int]] = ([131, 1, 9], [40, 7], [1, 1], [3])
+    sequences = [sequence(case, 143 if reach == CROSS else sum(cut), n, queries=sum(cut)) for n, cut in enumerate(cuts)]
     for found, of in zip(steps(Cards(), case, sequences, cuts), sequences, strict=True):
-        assert close(found, by_torch(case, of), 1.6e-2)
+        assert close(found, by_torch(case, of), 1.6e-2 if HAS_CARD else 3e-2)  # the interpreter cuts bits of bf16 off
     assert gathered
 
 
