@@ -10,7 +10,6 @@ import torch
 
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels.triton.attention import PagedAttention
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_card import CardKV, CardPages
@@ -65,6 +64,8 @@ def test_attention_is_torchs(name: str) -> None:
 def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and values out of their pages first: chunks that begin within a tile, beside decodes, with sinks and caps;
     and nothing of a neighbour's that is not finite."""
+    from ridgeline.ops.kernels.triton import PagedAttention
+
     monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: True)
     monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
     gathered: list[int] = []
@@ -78,6 +79,31 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
     for found, of in zip(steps(Cards(), case, sequences, cuts), sequences, strict=True):
         assert close(found, by_torch(case, of), 1.6e-2 if HAS_CARD else 3e-2)  # the interpreter cuts bits of bf16 off
     assert gathered
+
+
+def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
+    from ridgeline.ops.kernels.triton import Several
+
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: True)
+    case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
+    none = torch.zeros(0)
+
+    def copies(queries: int = 768, rows: int = 1024, **other: object) -> bool:
+        own = replace(case, **other)  # type: ignore[arg-type]
+        kernel = CardPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
+        return kernel._copies(Several(none, none, none, none, none, queries, rows, rows))
+
+    assert copies()
+    assert copies(reach=CROSS)
+    assert copies(rows=1 << 18)
+    assert not copies(rows=(1 << 18) + 128)
+    assert not copies(queries=767)
+    assert not copies(reach=Reach("window", 512))
+    assert not copies(dtype=torch.float32)
+    assert not copies(dim=96)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: False)
+    assert not copies()
 
 
 def test_long_sequences_are_cut_into_parts() -> None:

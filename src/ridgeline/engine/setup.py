@@ -31,6 +31,7 @@ from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.cards import COPY_BYTES
 from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak
@@ -291,6 +292,7 @@ def _layout(
         rows = CAPTURED_BATCHES[-1]
         taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
+        taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()
     if adapters:

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from ridgeline.ops.kernels.attention import KeptCodes, Scoring
+from ridgeline.ops.kernels.cards import COPY_BYTES
 from ridgeline.ops.kernels.triton import attend, dense
 from ridgeline.ops.kernels.triton.keep import keep_rows
 from ridgeline.ops.kernels.triton.launch import early, has_copy_engine, product_dtype
@@ -161,8 +162,9 @@ class PagedAttention:
     def _copies(self, several: Several) -> bool:
         """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
         takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and has_copy_engine(self.k.device)
-        looked_at = self.scoring.reach in ("causal", "cross") and several.rows <= dense.MOST_ROWS
-        return takes and looked_at and several.most >= dense.FEWEST_QUERIES
+        nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
+        looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense.FEWEST_QUERIES
+        return takes and looked_at and nbytes <= COPY_BYTES
 
     def _gathered(self, pages: Tensor, several: Several) -> tuple[Tensor, Tensor]:
         """Keys [K x rows, D] and values [K x rows, W]."""
