@@ -66,7 +66,7 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
     and nothing of a neighbour's that is not finite."""
     from ridgeline.ops.kernels.triton import PagedAttention
 
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: True)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
     monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
     gathered: list[int] = []
     copying = PagedAttention._gathered
@@ -85,7 +85,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
     from ridgeline.ops.kernels.triton import Several
 
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: True)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
     case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
     none = torch.zeros(0)
 
@@ -102,7 +102,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not copies(reach=Reach("window", 512))
     assert not copies(dtype=torch.float32)
     assert not copies(dim=96)
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.has_copy_engine", lambda _: False)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: False)
     assert not copies()
 
 

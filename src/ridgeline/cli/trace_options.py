@@ -34,7 +34,11 @@ def chosen_layer(layer: str | None, layers: int) -> int | str | None:
 def traced_on(device: str) -> torch.device:
     """Where a traced model runs, as --device says it: on a card for cuda and cuda:N, else on the processor, whatever
     card it is priced on. Raises ValueError for a card that is not here."""
-    return placed(device) if device.partition(":")[0] == "cuda" else torch.device("cpu")
+    if device.partition(":")[0] != "cuda":
+        return torch.device("cpu")
+    place = placed(device)
+    torch.cuda.set_device(place)  # of this thread, in which Triton launches and events are recorded
+    return place
 
 
 def clock_of(place: torch.device) -> Clock:

@@ -81,6 +81,7 @@ def _place(networks: Iterable[Network | ClipAutoencoder], device: torch.device) 
     """Put the parts of a pipeline where they run. Raises ModelRefused where a card has no room for them."""
     if device.type == "cpu":
         return
+    torch.cuda.set_device(device)  # of this thread, in which Triton launches
     for network in networks:
         if isinstance(network, ClipAutoencoder):
             with room_on(device):

@@ -19,8 +19,8 @@ def device_named(name: str) -> torch.device:
         raise ValueError(f"--device is {name!r}; give cpu, cuda, cuda:N for card N, or auto")
     if not count:
         raise ValueError(
-            f"--device is {name}, but torch sees no CUDA device here; leave it out for the processor, or install torch for "
-            "CUDA"
+            f"--device is {name}, but torch sees no CUDA device here; leave it out for the processor, or install torch "
+            "for CUDA"
         )
     index = int(number or 0)
     if index >= count:

@@ -16,7 +16,7 @@ from ridgeline.ops.kernels.attention import KeptCodes, Scoring
 from ridgeline.ops.kernels.cards import COPY_BYTES
 from ridgeline.ops.kernels.triton import attend, dense
 from ridgeline.ops.kernels.triton.keep import keep_rows
-from ridgeline.ops.kernels.triton.launch import early, has_copy_engine, product_dtype
+from ridgeline.ops.kernels.triton.launch import early, is_hopper, product_dtype
 
 MOST_SPLITS = 32
 _PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
@@ -161,7 +161,7 @@ class PagedAttention:
 
     def _copies(self, several: Several) -> bool:
         """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
-        takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and has_copy_engine(self.k.device)
+        takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
         nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
         looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense.FEWEST_QUERIES
         return takes and looked_at and nbytes <= COPY_BYTES
@@ -174,8 +174,7 @@ class PagedAttention:
         constants = {name: self._constants[name] for name in _GATHERED}
         dense.gather[(triton.cdiv(several.longest, dense.ROOM), self.kv_heads, len(several.offset_C))](
             k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.count_C, several.begin_C,
-            *self._pages,
-            *self.scales, BLOCK_N=dense.ROOM, **constants, **self._early, num_warps=8,
+            *self._pages, *self.scales, BLOCK_N=dense.ROOM, **constants, **self._early, num_warps=8,
         )  # fmt: skip
         return k_RD, v_RW
 
