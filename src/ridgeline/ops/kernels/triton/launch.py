@@ -24,8 +24,8 @@ def _in_interpreter() -> bool:
 
 @cache
 def is_hopper(device: torch.device) -> bool:
-    """Whether it is a Hopper or later (compute capability 9.0): kernels may be started early there, and tiles of tensors
-    be asked of a copy engine (TMA)."""
+    """Whether it is a Hopper or later (compute capability 9.0): kernels may be started early there, and tiles of
+    tensors be asked of a copy engine (TMA)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
