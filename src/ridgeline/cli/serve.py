@@ -159,11 +159,11 @@ def _serve_language(
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = threads_for(weight_bytes(built), engine.threads, engine.tensor_parallel)
-    on_card = placement.device_named(engine.device).type == "cuda"
+    place = placement.device_named(engine.device)
     served = replace(
         _served(model, settings, engine, adapters, seed),
         threads=threads,
-        device=lambda: device_under(on_card, threads),
+        device=lambda: device_under(place, threads),
     )
 
     def ready(url: str, llm: AsyncLLM) -> None:

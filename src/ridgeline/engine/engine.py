@@ -416,7 +416,7 @@ class Engine:
         self.scheduler.undo(plan)
         ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
         if len(plan.items) > 1:
-            self._suspects.accuse(ends)
+            self._suspects.accuse(ends, error)
             return []
         refused = out_of_memory(error)
         reason = refused or " ".join(f"{type(error).__name__}: {error}".split())
