@@ -335,7 +335,7 @@ def test_what_does_not_fit_is_said_in_full_and_drawn_as_far_as_it_squashes_nothi
     said = page.blocks[0].items[0]
     assert "80 layers x 8 KV heads x 2 x 128 x 2 bytes = 327,680 bytes (320 KiB)" in said
     lacking = sum(figure.stacks[0].parts) - figure.limit[0]
-    assert f"{lacking:.1f} GiB more" in said
+    assert f"{lacking:.2f} GiB more" in said
     assert figure.end == 2 * figure.limit[0]
     (weights, *rest) = figure.shares(figure.stacks[0])
     assert weights == (0.0, 1.0)
@@ -382,6 +382,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["sampling", "--tokens", "1k"],
         ["phases", "--model", "tales", "--context", "1k"],
         ["phases", "--context", "9k"],
+        ["phases", "--context", "100", "--model", "bert-base-uncased"],
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str]) -> None:

@@ -120,6 +120,8 @@ def phases(
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
+    if not family_of(read_config(model)).writes:
+        raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
     if device == "this":
         both = _phases_here(model, length, weights, kv)
     else:

@@ -180,10 +180,13 @@ def _words(both: Comparison, count: int, moved: float | None) -> tuple[str, ...]
             f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
             "among many is rounded otherwise than a lone one; after that the texts go on from different words."
         )
-    still = "" if moved is None else (
-        f" Computed anew in fp32, with a text twice as long behind them, keys and values move by {moved:.0e} of the "
-        "largest: rounding. What never changes can be kept."
-    )  # fmt: skip
+    still = ""
+    if moved is not None:
+        by = f"move by {moved:.0e} of the largest: rounding" if moved else "stay as they are, to the last bit"
+        still = (
+            " Computed anew in fp32 with a text twice as long behind them, keys and values "
+            f"{by}. What never changes can be kept."
+        )
     return (
         f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
         f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",

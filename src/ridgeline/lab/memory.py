@@ -99,19 +99,6 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     )  # fmt: skip
 
 
-def _formula(fields: Fields) -> str:
-    """The bytes that a token keeps, with their factors; one product for each sort of layers."""
-    growing = [spec for spec in build(fields).kv_specs if isinstance(spec, KVSpec) and spec.grows]
-    alike = Counter((spec.heads, spec.k_dim, spec.v_dim, spec.slot_bytes) for spec in growing)
-    products = []
-    for (heads, k_dim, v_dim, nbytes), layers in alike.items():
-        numbers = f"2 x {k_dim}" if k_dim == v_dim else f"({k_dim} + {v_dim})" if v_dim else f"{k_dim}"
-        each = nbytes / (heads * (k_dim + v_dim))
-        products.append(f"{layers} layers x {heads} KV head{'s' if heads > 1 else ''} x {numbers} x {each:g} bytes")
-    total = sum(layers * nbytes for (*_, nbytes), layers in alike.items())
-    return f"{' + '.join(products)} = {total:,.0f} bytes ({total / 1024:g} KiB)" if products else "nothing"
-
-
 def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtraction, ...]:
     """Every subtraction, in order."""
     left, steps = memory.total, []
@@ -168,6 +155,19 @@ def document(users: Sequence[Users], device: Device, context: int) -> Document:
 def as_json(users: Sequence[Users], device: Device, context: int) -> dict[str, object]:
     """The figures of every model."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
+
+
+def _formula(fields: Fields) -> str:
+    """The bytes that a token keeps, with their factors; one product for each sort of layers."""
+    growing = [spec for spec in build(fields).kv_specs if isinstance(spec, KVSpec) and spec.grows]
+    alike = Counter((spec.heads, spec.k_dim, spec.v_dim, spec.slot_bytes) for spec in growing)
+    products = []
+    for (heads, k_dim, v_dim, nbytes), layers in alike.items():
+        numbers = f"2 x {k_dim}" if k_dim == v_dim else f"({k_dim} + {v_dim})" if v_dim else f"{k_dim}"
+        each = nbytes / (heads * (k_dim + v_dim))
+        products.append(f"{layers} layers x {heads} KV head{'s' if heads > 1 else ''} x {numbers} x {each:g} bytes")
+    total = sum(layers * nbytes for (*_, nbytes), layers in alike.items())
+    return f"{' + '.join(products)} = {total:,.0f} bytes ({total / 1024:g} KiB)" if products else "nothing"
 
 
 def _table(one: Users, context: int) -> Table:

@@ -17,7 +17,6 @@ from ridgeline.lab.memory import on_the_box
 from ridgeline.lab.texts_step import Texts, round_figure
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
-from ridgeline.ops.formats import format_named
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
 from ridgeline.roofline.device import Device
@@ -91,7 +90,7 @@ def compare(
     # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
     limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
-    texts = Texts(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak(number_format))
+    texts = Texts(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
     return Comparison(
         device, prompt, number_format, device.peak(number_format) / bandwidth, prefill, tuple(decodes),
         critical_batch(price, device, prompt), limit, compute_bound_prompt(price, device), texts, room,
@@ -217,11 +216,10 @@ def _batch_words(both: Comparison) -> str:
             f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
             f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
         )
-    width = format_named(both.number_format).bytes
     return (
         f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
-        f"texts leave keys and values out and say {both.ridge * width / 2:,.0f}: every user has 2 FLOPs for "
-        "each weight that is read."
+        f"texts leave keys and values out and say {both.texts.ridge:,.0f}: every user has 2 FLOPs for each weight "
+        "that is read, of two bytes."
     )
 
 

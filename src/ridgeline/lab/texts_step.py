@@ -10,7 +10,7 @@ from ridgeline.document.page import Row, Table, columns
 @dataclass(frozen=True, slots=True)
 class Texts:
     """A decode step as texts teach it. nbytes: of all weights, two a parameter, from the number on the box; bandwidth:
-    an even one; peak: FLOP/s."""
+    an even one; peak: FLOP/s in bf16."""
 
     nbytes: float
     bandwidth: float
