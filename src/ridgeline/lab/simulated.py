@@ -6,7 +6,7 @@ from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.served import Replica, Requests, Served
 
-RATES = (8, 16, 24, 28)
+RATES = (8, 20, 28)
 WAYS = {"evenly": 100.0, "by chance": 1.0, "in bursts": 0.25}
 """How requests may come, and the shape of the gaps between them: the larger, the more alike they are."""
 LOW, HIGH = 8, 28
