@@ -20,10 +20,12 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from support.cards import HAS_CARD, TOLERANCE, cards_compute, close, needs_card, needs_triton, placed
 from support.checkpoints import random_ours
+from support.drafters import ReplayDrafter
 from support.engines import complete, token_engine
 from support.wall_models import wall_model
 
@@ -88,9 +90,14 @@ class Plain(Runner):
         return logits
 
 
-def logits_of(model: Model, runner: type[Runner], page_size: int = 4) -> tuple[list[Tensor], Any]:
-    """The logits of every step of two requests, one of two choices, that end one after the other."""
-    engine = token_engine(model, runner=runner, page_size=page_size)
+def logits_of(
+    model: Model, runner: type[Runner], page_size: int = 4, *, guesses: bool = False
+) -> tuple[list[Tensor], Any]:
+    """The logits of every step of two requests, one of two choices, that end one after the other. guesses: with three
+    more rows of each sequence, at random."""
+    drafter = ReplayDrafter(lambda _: None, 0.0, model.vocabulary)
+    speculator = Speculator(drafter, 3, model.vocabulary) if guesses else None
+    engine = token_engine(model, runner=runner, page_size=page_size, speculator=speculator)
     for index in range(2):
         params = SamplingParams(max_tokens=3 + 2 * index, n=2 - index, ignore_eos=True, seed=index)
         engine.add([(7 * index + i) % model.vocabulary for i in range(3 + 2 * index)], params)
@@ -114,11 +121,23 @@ def test_captured_steps_give_what_the_processor_gives(family: str) -> None:
     assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
 
 
-def _on_the_processor(model: Model) -> tuple[list[Tensor], Any]:
+@needs_triton
+def test_captured_steps_verify_guesses() -> None:
+    """Each a row beside its sequence's, which sees those before it, in graphs of as many rows."""
+    model = random_ours(CONFIGS["llama"])
+    found, runner = logits_of(placed(model), Keeping, guesses=True)
+    assert max(runner._known) >= 8
+    wanted, _ = _on_the_processor(model, guesses=True)
+    assert [len(one) for one in found] == [len(other) for other in wanted]
+    assert max(map(len, found)) > 3
+    assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
+
+
+def _on_the_processor(model: Model, *, guesses: bool = False) -> tuple[list[Tensor], Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ridgeline.engine.runner.for_cards", lambda _: None)
         patch.setattr("ridgeline.ops.kernels.cards.cards_of", lambda _: None)
-        return logits_of(model, Plain)
+        return logits_of(model, Plain, guesses=guesses)
 
 
 @needs_triton

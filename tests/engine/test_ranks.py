@@ -1,10 +1,7 @@
 """A model over two processes: the tokens of one, its all-reduces priced and measured; a process that dies ends the
 engine."""
 
-import json
-import os
 import random
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,25 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import multiprocessing
 
-from engine import rank_pair
 from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
-from engine.test_metamorphic import make_trace, uncached_subject
-from engine.test_metamorphic_families import CORNERS
-from models.configs import CONFIGS
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.ranks.leader import LeadingRunner
 from ridgeline.engine.ranks.link import SIZES, link_of
-from ridgeline.engine.ranks.process import RankGone
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.ngram import NgramDrafter
+from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
 from ridgeline.trace.request import Subject, Wanted, trace
-from support.checkpoints import random_ours, random_tensors, write_folder
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 EXPERTS = LLAMA | {
@@ -59,7 +50,10 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     threads = torch.get_num_threads()
     folder = str(write_model(tmp_path_factory.mktemp("ranks") / request.param, config=FOLDERS[request.param]))
     one = LLM(folder, SETTINGS, threads=1)
-    yield Pair(folder, one, LLM(folder, replace(SETTINGS, ranks=2), threads=1))
+    two = LLM(folder, replace(SETTINGS, ranks=2), threads=1)
+    yield Pair(folder, one, two)
+    assert isinstance(two.engine.executor, LeadingRunner)
+    two.engine.executor.close()
     torch.set_num_threads(threads)
 
 
@@ -120,13 +114,22 @@ def test_an_abort_and_a_preemption_reach_every_rank(pair: Pair) -> None:
 
 
 def test_guesses_are_verified_over_ranks(pair: Pair) -> None:
-    two = LLM(pair.folder, replace(SETTINGS, ranks=2, speculation=Speculation("ngram", 3, shortest=1)), threads=1)
-    assert answers(two) == answers(pair.one)
-    assert two.engine.stats.drafts > 0
+    engine = pair.two.engine
+    engine.speculator = Speculator(NgramDrafter(5, 1), 3, engine.vocabulary)
+    assert answers(pair.two) == answers(pair.one)
+    assert engine.stats.drafts > 0
+    engine.speculator = None
+
+
+def test_a_process_is_a_rank_of_one_model(pair: Pair) -> None:
+    with pytest.raises(ValueError, match="a rank of another model already") as error:
+        LLM(pair.folder, replace(SETTINGS, ranks=2), threads=1)
+    assert "\n" not in str(error.value)
 
 
 def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
-    """Two all-reduces a layer, of the step's rows; the ledger has each with its measured seconds."""
+    """Two all-reduces a layer, and one for the table of tokens, of the step's rows; the ledger has each with its
+    measured seconds."""
     loaded = pair.two.loaded
     assert loaded.link is not None
     curve = loaded.link.all_reduce["gloo"][2]
@@ -134,12 +137,12 @@ def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
     assert 0 < curve.seconds[0] <= curve.seconds[-1]
     work = Work.of([Segment(5, 5)], loaded.price.reaches)
     layers, width = 2, 32
-    assert loaded.price.step(work).communication["all_reduce"] == layers * 2 * 5 * width * 4
+    assert loaded.price.step(work).communication["all_reduce"] == (2 * layers + 1) * 5 * width * 4
     card = loaded.joined(Device("c", "C", "cpu", {"fp32": 1e10}, 1e9, 1e12, efficiency={"default": Efficiency(0.0)}))
     subject = Subject("m", "abcd", lambda: [1, 2, 3, 4, 5])
     ledger = trace(pair.two, subject, ASKED[0], card, Wanted(repeats=3))
     reduced = [row for row in ledger.rows if row.kind == "communication"]
-    assert len(reduced) >= 2 * layers
+    assert len(reduced) >= 2 * layers + 1
     for row in reduced:
         assert all(entry.measured > 0 and entry.expected > 0 for entry in row.entries.values())
 
@@ -149,18 +152,6 @@ def test_a_link_has_the_best_bandwidth_that_was_seen() -> None:
     link = link_of(4, (1000, 2000, 4000), [1e-3, 0.5e-3, 2e-3])
     assert link.bandwidth == pytest.approx(1.5 * 4000 / 2e-3)
     assert link.all_reduce["gloo"][4].seconds == (1e-3, 1e-3, 2e-3)
-
-
-def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
-    llm = LLM(str(write_model(tmp_path / "m")), replace(SETTINGS, ranks=2), threads=1)
-    executor = llm.engine.executor
-    assert isinstance(executor, LeadingRunner)
-    (child,) = executor._followers._children
-    os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(RankGone, match="rank 1 of 2 is gone: killed by signal 9; start the engine again") as error:
-        llm.generate(["abc"], ASKED[0])
-    assert "\n" not in str(error.value)
-    assert child.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -178,38 +169,3 @@ def test_what_ranks_do_not_run_is_refused(model: str, settings: dict[str, Any], 
     with pytest.raises((ValueError, ModelRefused), match=reason) as error:
         LLM(name, replace(SETTINGS, **{"ranks": 2, **settings}), threads=1)
     assert "\n" not in str(error.value)
-
-
-# -- every family ------------------------------------------------------------------------------------------------------
-
-TWO_CORNERS = CORNERS[1], CORNERS[3]
-REFUSED: dict[str, str] = {}
-"""Families whose small config two ranks do not share equally, and what is said of it."""
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """By family, what came of each way."""
-    folder, subjects = tmp_path_factory.mktemp("families"), {}
-    for name, config in CONFIGS.items():
-        values = config | ({"n_positions": 128} if name == "gpt2" else {})
-        write_folder(folder / name, values, random_tensors(values, 1))
-        model = random_ours(values, seed=1)
-        every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
-        subject = uncached_subject(model, (*every[:2], every[3], every[8]))
-        subjects[name] = replace(subject, model=None)
-    torch.save(subjects, folder / rank_pair.SUBJECTS)
-    context = multiprocessing.get_context("spawn")
-    multiprocessing.spawn(rank_pair.run_rank, (str(folder), TWO_CORNERS, context.Pipe()), nprocs=2)
-    return dict(json.loads((folder / "found.json").read_text()))
-
-
-@pytest.mark.parametrize("family", CONFIGS)
-def test_the_same_tokens_over_two_ranks(family: str, found: dict[str, list[str]]) -> None:
-    """In two corners of the metamorphic suite, and with guesses: every token, and every logit to 1e-5."""
-    said = found[family]
-    if family in REFUSED:
-        assert REFUSED[family] in said[0]
-    else:
-        assert len(said) >= len(TWO_CORNERS)
-        assert not any(said), said

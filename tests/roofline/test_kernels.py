@@ -96,6 +96,11 @@ def test_a_recorded_step_is_priced_as_one() -> None:
     asked = (calls + attends) + 10 * calls + 5
     for step in ([one] * 17, [one, chunk], [chunk]):
         assert expected(card, *step) == pytest.approx(asked, rel=0.01)
+    for queries, recorded in ((2, True), (16, True), (17, False)):  # of a sequence, a guess or more among them
+        guessing = Work.of([Segment(queries, 40)], price.reaches, queries)
+        assert price.recorded(card, guessing) == recorded
+        seconds = (calls + attends) * 0.01 if recorded else asked
+        assert price.on(card, guessing).expected == pytest.approx(seconds, rel=0.1)
     assert expected(torch, one) > asked, "torch has kernels for the parts of a boundary"
     gpt2 = Price(build(read_config("gpt2")))
     assert not gpt2.recorded(card, Work.decode([40], gpt2.reaches))

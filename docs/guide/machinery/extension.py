@@ -236,7 +236,7 @@ def setup(app: Sphinx) -> dict[str, object]:
     }.items():
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")
-    app.add_js_file("guess.js", loading_method="defer")
+    app.add_js_file("guide.js", loading_method="defer")
     app.connect("env-before-read-docs", _begin)
     app.connect("autodoc-process-docstring", _as_rst)
     app.connect("build-finished", _write_style)

@@ -52,9 +52,9 @@ def _form(name: str, ask: str, number: Number, options: dict[str, str], least: f
 
 
 def _scale(least: float, most: float, *, log: bool) -> str:
-    """The slider's numbers; it begins at its left end, where no guess is suggested."""
+    """The slider's numbers; it begins in its middle."""
     if log:
         low, high = math.log10(least), math.log10(most)
-        return f'min="{low:g}" max="{high:g}" step="any" value="{low:g}" data-log'
+        return f'min="{low:g}" max="{high:g}" step="any" value="{(low + high) / 2:g}" data-log'
     step = 1 if most - least >= 20 else 0.1
-    return f'min="{least:g}" max="{most:g}" step="{step}" value="{least:g}"'
+    return f'min="{least:g}" max="{most:g}" step="{step}" value="{(least + most) / 2:g}"'

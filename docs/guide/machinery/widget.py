@@ -45,7 +45,7 @@ class Calculator(SphinxDirective):
         shown = (
             f'<details class="calculator"><summary>Drag it yourself</summary><p>{told} '
             f'<a href="{escape(address)}">On a page of its own.</a></p>'
-            f'<iframe src="{escape(address)}" loading="lazy" title="The calculator"></iframe></details>'
+            f'<iframe data-src="{escape(address)}" title="The calculator"></iframe></details>'
         )
         return [nodes.raw("", shown, format="html")]
 

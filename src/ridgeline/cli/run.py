@@ -182,6 +182,8 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
         say(llm.engine.stats.guessed() or "speculation: nothing was guessed")
     if device is None:
         say("run `ridgeline calibrate --device cuda` once to be told what limits it", style="dim")
+    if llm.loaded.price.devices > 1:
+        say(f"of {llm.loaded.price.devices} ranks: bytes and FLOPs are those of each", style="dim")
     for adapter in llm.loaded.adapters:
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context, llm.engine.encoder_context)

@@ -2,7 +2,8 @@
 
 What a step reads lies at fixed places: its numbers come in one transfer, and page tables stay on the card, where a
 request has a seat; a step tells only of pages that are new. A batch that does not fill its bucket has rows of nothing
-behind it: they are at no slot and see no key.
+behind it: they are at no slot and see no key. A guess that a step verifies is a row beside its sequence's, one position
+further on: keys and values of all rows are written before any is attended to.
 
 Shapes: B sequences of a bucket, one position of each, G groups of layers, V vocabulary.
 """
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder, PageTables
-from ridgeline.engine.decoding import Hooks, decodes
+from ridgeline.engine.decoding import Hooks, verifies
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
@@ -189,7 +190,7 @@ class CapturingRunner(Runner):
     def step_logits(self, plan: StepPlan) -> Tensor:
         """As Runner.step_logits."""
         capture = self.capture(plan)
-        return self.forward(plan) if capture is None else capture.again()[: len(plan.items)]
+        return self.forward(plan) if capture is None else capture.again()[: plan.tokens]
 
     @torch.inference_mode()
     def capture(self, plan: StepPlan) -> Capture | None:
@@ -201,8 +202,8 @@ class CapturingRunner(Runner):
         self.builder.hear(plan)
         self._tables.forget(plan.forget)
         self.ready(plan)
-        bucket = CAPTURED_BATCHES[bisect_left(CAPTURED_BATCHES, len(plan.items))]
-        inputs = self._filled(bucket, plan.items)
+        bucket = CAPTURED_BATCHES[bisect_left(CAPTURED_BATCHES, plan.tokens)]
+        inputs = self._filled(bucket, row_by_row(plan))
         if bucket not in self._known:
             self._known[bucket] = self.captured(
                 lambda: self.model.head(self.model.hidden(inputs.ids_B, inputs.positions_B, inputs, inputs.rows_B))
@@ -210,8 +211,8 @@ class CapturingRunner(Runner):
         return self._known[bucket]
 
     def _capturable(self, plan: StepPlan) -> bool:
-        few = len(plan.items) <= CAPTURED_BATCHES[-1]
-        return few and all(map(decodes, plan.items)) and not self._hooks.there
+        few = plan.tokens <= CAPTURED_BATCHES[-1]
+        return few and all(map(verifies, plan.items)) and not self._hooks.there
 
     def _filled(self, bucket: int, items: Sequence[PlanItem]) -> DecodeInputs:
         assert self._tables is not None
@@ -239,3 +240,14 @@ class CapturingRunner(Runner):
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = step()
         return Capture(graph, result)
+
+
+def row_by_row(plan: StepPlan) -> Sequence[PlanItem]:
+    """The items of a plan with one for each row, where there are guesses among them."""
+    if plan.tokens == len(plan.items):
+        return plan.items
+    return [
+        item._replace(start=start, tokens=(token,), logits=(0,))
+        for item in plan.items
+        for start, token in enumerate(item.tokens, item.start)
+    ]

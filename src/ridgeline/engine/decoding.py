@@ -147,8 +147,3 @@ def verifies(item: PlanItem) -> bool:
     """Whether an item runs positions of the model as it is of which each is sampled: one, and guesses at those after
     it. What an adapter adds is torch's work in part, and whose rows are whose changes from step to step."""
     return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)
-
-
-def decodes(item: PlanItem) -> bool:
-    """As `verifies`, and nothing is guessed."""
-    return len(item.tokens) == 1 and verifies(item)

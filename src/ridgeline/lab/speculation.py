@@ -66,7 +66,7 @@ def run() -> Outcome:
                 tuple(rows),
             ),
             Chart(
-                "Tokens a second, beside none guessed (8B, H100, guesses that cost nothing)",
+                "Tokens a second beside none guessed (8B, H100)",
                 "users in a step",
                 "times",
                 tuple(lines),

@@ -144,10 +144,10 @@ class Price:
 
     def recorded(self, device: Device, work: Work) -> bool:
         """Whether such a step is recorded there: a decode step of few rows, guesses among them, of our kernels alone,
-        which are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they are,
-        where nothing is guessed."""
+        which are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they
+        are."""
         if device.native and device.kind == "gpu":
-            few = work.sequences <= CAPTURED_BATCHES[-1] and work.decodes and not work.adapted
+            few = work.tokens <= CAPTURED_BATCHES[-1] and work.verifies and not work.adapted
             return self._taken and self._captures and few
         few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
         return device.native and self._records and few

@@ -58,6 +58,10 @@ class LeadingRunner(Runner):
             self._followers.tell(Rewind())
             super().rewind()
 
+    def close(self) -> None:
+        """End the other ranks."""
+        self._followers.close()
+
     def link(self) -> Link:
         """What joins the ranks, measured."""
         with self._together():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""
-_WAITS = timedelta(minutes=5)  # for others in a step; one that has ended is noticed at once, by its connection
+_WAITS = timedelta(days=1)  # for others in a step; one that has ended is noticed at once, by its connection
 _LAST_WORDS = 5.0  # seconds for a process to end whose connection has
 
 
@@ -59,7 +59,10 @@ class Followers:
     def start(
         cls, model: str, settings: "EngineSettings", pages: int, threads: int, *, dummy_weights: bool
     ) -> "Followers":
-        """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line."""
+        """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
+        where this process shares a model already."""
+        if distributed.is_initialized():
+            raise ValueError("this process is a rank of another model already; end that, or start another process")
         followers = cls(settings.ranks)
         with TemporaryDirectory(prefix="ridgeline-") as folder:
             meeting = str(Path(folder) / "rendezvous")

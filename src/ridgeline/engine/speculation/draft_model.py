@@ -111,9 +111,7 @@ class ModelDrafter:
             return None
         one = self._followed.get(request.id)
         if one is None:
-            found = self._ledger.admit(
-                request.id, request.tokens, self._ledger.reserve, root=request.root, names=request.names
-            )
+            found = self._ledger.admit(request.id, request.tokens, self._ledger.reserve, root=request.root)
             if found is None:
                 return None
             params = replace(request.params, logprobs=None, prompt_logprobs=None)

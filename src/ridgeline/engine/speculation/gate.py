@@ -44,7 +44,7 @@ def _prompts(scheduler: Scheduler, decodes: int) -> list[Segment]:
     """What the next step runs of prompts, about: as much as its budget leaves, of those that are not through."""
     missing = [request for request in scheduler.running if request.known - request.computed > 1]
     room = scheduler.limits.tokens - decodes
-    segments = []
+    segments: list[Segment] = []
     for request in [*missing, *scheduler.waiting]:
         if room <= 0 or len(segments) + decodes >= scheduler.limits.requests:
             break

@@ -74,7 +74,7 @@ class Speculator:
     def verified(self, request: Request, ran: int, tokens: Sequence[int]) -> None:
         """A step gave a request these tokens; `ran`: how many guesses it verified. Those that it did not run say
         something too: whether the first of them was right."""
-        guesses = self._guesses.get(request, ())
+        guesses = self._guesses.pop(request, ())
         right = 0
         for guess, token in zip(guesses[: max(ran, 1)], tokens, strict=False):
             if guess != token:

@@ -1,5 +1,6 @@
 // Guess first: a slider before a figure, then guess, text and ledger on one line. The guess stays in this browser; without
-// a script the figure is folded, and that is all.
+// a script the figure is folded, and that is all. And the calculator, which is loaded when it is opened; without a script
+// there is a link to it.
 
 "use strict";
 
@@ -47,3 +48,10 @@ function begin(form) {
 }
 
 document.querySelectorAll("form.guess").forEach(begin);
+
+for (const calculator of document.querySelectorAll("details.calculator")) {
+  calculator.addEventListener("toggle", () => {
+    const frame = calculator.querySelector("iframe");
+    if (calculator.open && !frame.src) frame.src = frame.dataset.src;
+  });
+}

@@ -1,0 +1,66 @@
+"""Every family over two ranks; and a rank that dies."""
+
+import json
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import multiprocessing
+
+from engine import rank_pair
+from engine.folders import write_model
+from engine.test_metamorphic import make_trace, uncached_subject
+from engine.test_metamorphic_families import CORNERS
+from models.configs import CONFIGS
+from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.process import RankGone
+from support.checkpoints import random_ours, random_tensors, write_folder
+
+TWO_CORNERS = CORNERS[1], CORNERS[3]
+REFUSED: dict[str, str] = {}
+"""Families whose small config two ranks do not share equally, and what is said of it."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """By family, what came of each way."""
+    folder, subjects = tmp_path_factory.mktemp("families"), {}
+    for name, config in CONFIGS.items():
+        values = config | ({"n_positions": 128} if name == "gpt2" else {})
+        write_folder(folder / name, values, random_tensors(values, 1))
+        model = random_ours(values, seed=1)
+        every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
+        subject = uncached_subject(model, (*every[:2], every[3], every[8]))
+        subjects[name] = replace(subject, model=None)
+    torch.save(subjects, folder / rank_pair.SUBJECTS)
+    context = multiprocessing.get_context("spawn")
+    multiprocessing.spawn(rank_pair.run_rank, (str(folder), TWO_CORNERS, context.Pipe()), nprocs=2)
+    return dict(json.loads((folder / "found.json").read_text()))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_same_tokens_over_two_ranks(family: str, found: dict[str, list[str]]) -> None:
+    """In two corners of the metamorphic suite, and with guesses: every token, and every logit to 1e-5."""
+    said = found[family]
+    if family in REFUSED:
+        assert REFUSED[family] in said[0]
+    else:
+        assert len(said) >= len(TWO_CORNERS)
+        assert not any(said), said
+
+
+def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
+    llm = LLM(str(write_model(tmp_path / "m")), EngineSettings(kv_bytes=2**22, ranks=2), threads=1)
+    executor = llm.engine.executor
+    assert isinstance(executor, LeadingRunner)
+    (child,) = executor._followers._children
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(RankGone, match="rank 1 of 2 is gone: killed by signal 9; start the engine again") as error:
+        llm.generate(["abc"], SamplingParams(max_tokens=4))
+    assert "\n" not in str(error.value)
+    assert child.returncode == -signal.SIGKILL
