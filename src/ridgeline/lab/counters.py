@@ -80,11 +80,10 @@ def run() -> Outcome:
     lost = [a for a, b in pairwise(short.computed) if b < a]
     named = dict(zip(REQUESTS, races, strict=True))
     rows = [Row((name, str(len(one.steps)), str(one.behind.count(1)))) for name, one in named.items()]
-    lines = (
-        Series(f"{name}: {counter}", tuple(zip(one.steps, values, strict=True)), style)
-        for name, one in list(named.items())[:2]
-        for counter, values, style in (("known", one.known, "dashed"), ("computed", one.computed, "steps"))
-    )
+    lines = list[Series]()
+    for name, one in list(named.items())[:2]:
+        known, computed = (tuple(zip(one.steps, values, strict=True)) for values in (one.known, one.computed))
+        lines += [Series(f"{name}: known", known, "dashed"), Series(f"{name}: computed", computed, "steps")]
     return Outcome(
         (
             (least == 1 and max(ran) <= BUDGET, f"{least} behind at least; steps of {min(ran)} to {max(ran)}"),

@@ -14,7 +14,7 @@ from ridgeline.document.numbers import say_seconds
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.ledger import Ledger
-from ridgeline.roofline.loading import cold_start, disks
+from ridgeline.roofline.loading import ColdStart, cold_start, disks
 
 TENSORS, NBYTES, REPEATS, CARD = 24, 4 << 20, 3, "h100-sxm"
 
@@ -78,7 +78,7 @@ def run() -> Outcome:
         (path := Path(folder) / "weights").write_bytes(os.urandom(TENSORS * NBYTES))
         found = measure(path)
     memory, seconds = ({name: each[n] for name, each in found.items()} for n in (0, 1))
-    ledger, starts = Ledger(), {}
+    ledger, starts = Ledger(), dict[str, ColdStart]()
     for name in ("llama-3-8b", "llama-3-70b"):
         size, link = ledger.bill(name).nbytes, ledger.card(CARD).host_link
         starts |= {f"{name}, {disk.title}": cold_start(size, size, disk, link) for disk in disks()}

@@ -193,11 +193,9 @@ def _stack(one: Users) -> Stack:
     """What a model takes of a card, and what of it is left for users; or more than it has, with one of them."""
     free, weights, *others = (gib(step.takes) for step in one.steps)
     left, request = gib(one.steps[-1].left), gib(one.request)
-    note = (
-        f"{one.users:,} users"
-        if one.users
-        else f"{say_gib(gib(one.total) + request - left)} with one user, does not fit"
-    )
+    note = f"{one.users:,} users"
+    if not one.users:
+        note = f"{say_gib(gib(one.total + one.request - one.steps[-1].left))} with one user, does not fit"
     return Stack(one.model, (weights, sum(others), free, left if one.users else request), note)
 
 
