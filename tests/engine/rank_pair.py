@@ -20,7 +20,7 @@ from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import Followers, RankGone
 from ridgeline.engine.runner import Runner
 from ridgeline.frames import Frames
-from ridgeline.models.fields import DivisionRefused
+from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
 from ridgeline.ops.shard import Shard
@@ -84,7 +84,7 @@ def _found(folder: str, subject: Subject, ways: Sequence[Way], pipe: Connection)
     """What came of each way: "" where all was equal; and of guesses, in the first of them."""
     try:
         subject = replace(subject, model=load_model(folder, shard=Shard(0, 2)))
-    except DivisionRefused as error:
+    except ModelRefused as error:
         return [f"refused: {error}"]
     runner, found = leading(pipe, folder), []
     state = any(isinstance(spec, StateSpec) for spec in subject.model.kv_specs)

@@ -138,7 +138,11 @@ def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
     work = Work.of([Segment(5, 5)], loaded.price.reaches)
     layers, width = 2, 32
     assert loaded.price.step(work).communication["all_reduce"] == (2 * layers + 1) * 5 * width * 4
-    card = loaded.joined(Device("c", "C", "cpu", {"fp32": 1e10}, 1e9, 1e12, efficiency={"default": Efficiency(0.0)}))
+    card = loaded.joined(
+        Device(
+            "c", "C", "cpu", {"fp32": 1e10}, 1e9, 1e12, efficiency={"default": Efficiency(0.0, compute=1.0, memory=1.0)}
+        )
+    )
     subject = Subject("m", "abcd", lambda: [1, 2, 3, 4, 5])
     ledger = trace(pair.two, subject, ASKED[0], card, Wanted(repeats=3))
     reduced = [row for row in ledger.rows if row.kind == "communication"]

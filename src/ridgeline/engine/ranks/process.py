@@ -54,6 +54,7 @@ class Followers:
         self.size = size
         self._children: list[subprocess.Popen[bytes]] = []
         self._frames: Frames[Order] = Frames(Order)
+        self._folder: TemporaryDirectory[str] | None = None
 
     @classmethod
     def start(
@@ -64,20 +65,21 @@ class Followers:
         if distributed.is_initialized():
             raise ValueError("this process is a rank of another model already; end that, or start another process")
         followers = cls(settings.ranks)
-        with TemporaryDirectory(prefix="ridgeline-") as folder:
-            meeting = str(Path(folder) / "rendezvous")
-            try:
-                for rank in range(1, settings.ranks):
-                    followers._begin(Start(model, settings, dummy_weights, rank, pages, threads, meeting))
-                for rank, child in enumerate(followers._children, 1):
-                    assert child.stdout is not None
-                    said = child.stdout.readline().decode().strip()
-                    if said != READY:
-                        raise RankGone(f"rank {rank} of {settings.ranks} did not start: {said or _epitaph(child)}")
-                join(meeting, 0, settings.ranks)
-            except BaseException:
-                followers.close()
-                raise
+        # There as long as they are: one that is late still looks for the others in it.
+        followers._folder = folder = TemporaryDirectory(prefix="ridgeline-")
+        meeting = str(Path(folder.name) / "rendezvous")
+        try:
+            for rank in range(1, settings.ranks):
+                followers._begin(Start(model, settings, dummy_weights, rank, pages, threads, meeting))
+            for rank, child in enumerate(followers._children, 1):
+                assert child.stdout is not None
+                said = child.stdout.readline().decode().strip()
+                if said != READY:
+                    raise RankGone(f"rank {rank} of {settings.ranks} did not start: {said or _epitaph(child)}")
+            join(meeting, 0, settings.ranks)
+        except BaseException:
+            followers.close()
+            raise
         return followers
 
     def _begin(self, start: Start) -> None:
@@ -121,8 +123,11 @@ class Followers:
             with suppress(BrokenPipeError):
                 child.communicate()
         self._children.clear()
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
 
     def __del__(self) -> None:
         self.close()
