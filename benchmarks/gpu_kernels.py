@@ -19,8 +19,9 @@ from ridgeline.ops.kernels.triton.kernels import TritonKernels
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 
 SHAPES = ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096), (4096, 128256))
-ROW_TILES = ((2, 1024), (4, 512), (4, 1024), (8, 512), (4, 2048), (8, 1024))
-PREFILL_TILES = ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 4))
+ROW_TILES = ((2, 1024), (2, 2048), (4, 1024), (4, 2048), (1, 2048))
+PREFILL_TILES = ((128, 64, 8, 3), (128, 64, 4, 3))
+DENSE_TILES = ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 4, 2), (128, 64, 4, 3))
 COLD = 400 << 20  # bytes that calls go round: what comes again is not in a cache any more
 
 
@@ -58,8 +59,9 @@ def products() -> Iterator[str]:
         weights = [bf16(outputs, inputs) for _ in range(max(2, COLD // nbytes))]
         x = bf16(1, inputs)
         told = [f"{inputs} -> {outputs}: cuBLAS {_rate(nbytes, _each(weights, x, _by_torch))}"]
-        for product.ROW_TILE in ROW_TILES:
-            told.append(f"{product.ROW_TILE} {_rate(nbytes, _each(weights, x, _by_us))}")
+        for tile in ROW_TILES:
+            product.ROW_TILES = (tile,)
+            told.append(f"{tile} {_rate(nbytes, _each(weights, x, _by_us))}")
         yield "; ".join(told)
 
 
@@ -113,10 +115,10 @@ def attention() -> Iterator[str]:
         taken = seconds([lambda q=q, seen=seen: kernel.attend(seen, q)] * 4)  # type: ignore[misc]
         nbytes = batch * context * kv_heads * dim * 4
         yield f"decode {batch} of {context}, {kernel.splits(batch)} parts: {_rate(nbytes, taken)}"
-    for length in (512, 2048, 8192):
+    for length in (512, 1024, 2048, 8192):
         table = (torch.randperm(len(pages) - 1, device="cuda")[: length // size] + 1).int()
         one = torch.zeros(1, device="cuda").int()
-        seen = Seen(table, None, Several(one, one + length, one, one + length, length))
+        seen = Seen(table, None, Several(one, one + length, one, one + length, one, length, length, length))
         q, kv = bf16(length, heads, dim), bf16(2, 1, kv_heads, length, dim)
         q_heads = q.transpose(0, 1)[None].contiguous()
 
@@ -125,20 +127,25 @@ def attention() -> Iterator[str]:
 
         flops = 2.0 * heads * dim * length * (length + 1)
         told = [f"prefill {length}: SDPA {_speed(flops, seconds([by_torch]))}"]
-        for tile in PREFILL_TILES:
+        for tile in (*PREFILL_TILES, *DENSE_TILES):
             tried = Tiled(*given)
-            tried.tile = tile
-            told.append(f"{tile} {_speed(flops, seconds([lambda q=q, seen=seen, by=tried: by.attend(seen, q)]))}")  # type: ignore[misc]
+            tried.tile, tried.copies = tile, len(told) > len(PREFILL_TILES)
+            taken = seconds([lambda q=q, seen=seen, by=tried: by.attend(seen, q)])  # type: ignore[misc]
+            told.append(f"{'copied ' if tried.copies else ''}{tile} {_speed(flops, taken)}")
         yield "; ".join(told)
 
 
 class Tiled(PagedAttention):
-    """Attention whose tiles of prompts are `tile`, as PagedAttention._tile says them."""
+    """Attention whose tiles of prompts are `tile`, as PagedAttention._tile says them, over keys and values that are
+    copied out of their pages or not."""
 
-    tile = PREFILL_TILES[0]
+    tile, copies = PREFILL_TILES[0], False
 
-    def _tile(self, queries: int) -> tuple[int, int, int, int]:
+    def _tile(self, several: Several) -> tuple[int, int, int, int]:
         return self.tile
+
+    def _copies(self, several: Several) -> bool:
+        return self.copies
 
 
 def _speed(flops: float, taken: float) -> str:

@@ -13,8 +13,9 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import Routing, run
+from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Fixed
@@ -39,7 +40,7 @@ def main() -> None:
     for name, age in RUNS:
         asked = drawn(poisson(args.rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
         offered = OpenLoop(bounded(asked, None, round(args.seconds * 1e9)))
-        log = run(machine, offered, routing=Routing(4, name, round(age * 1e9), 0))
+        log = run(machine, offered, fleet=Fleet(4, name, round(age * 1e9), 0))
         found = measure(log, slo, open_loop=True)
         figures = [found.latency(of, percent) for of, percent in (("TTFT", 50), ("TTFT", 99), ("TPOT", 99))]
         ttft, late, tpot = ("n too small" if at is None else f"{at.mid * 1e3:.1f}" for at in figures)

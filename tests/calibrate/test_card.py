@@ -1,6 +1,5 @@
-"""Calibrating a card, where there is none: events that are told by this machine's clock stand for a card's."""
+"""Calibrating a card, where there is none."""
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,27 +9,17 @@ import torch
 from ridgeline.calibrate import card
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card import HostStep, calibrate_card, fit_card_host
+from ridgeline.calibrate.fit import Fitted
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
 from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
+from ridgeline.roofline.device import Efficiency
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import host_seconds
-
-
-class Event:
-    """A moment of the processor, in the place of one of a card."""
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 1e3 * (other.at - self.at)
+from support.cards import events_of_the_processor
 
 
 class TinyTrial(Trial):
@@ -44,9 +33,7 @@ class TinyTrial(Trial):
 
 def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every op of the trials is timed, every class that a step has is fitted, and a file holds it all."""
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    for name in ("_sleep", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    events_of_the_processor(monkeypatch)
     properties = SimpleNamespace(name="a card", total_memory=80e9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     read = [Stream(1 << 20, 5e9, 6e9), Stream(1 << 28, 3e9, 4e9), Stream(1 << 29, 3e9, 4e9)]
@@ -76,23 +63,38 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:
     """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and to ask 300 us for
-    a step and 9 us for an op of it."""
-    recorded = more.get("recorded", False)
+    a step and 9 us for an op of it. A launch is 2 us of the card, `saved` of it less in a captured step."""
+    recorded, launches = more.get("recorded", False), ops * 2e-6
     beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences)
-    whole = beside + (card_seconds if recorded else max(card_seconds, 300e-6 + ops * 9e-6))
-    return HostStep(Work({"tokens": tokens, "logits": sequences}, sequences), whole, card_seconds, ops, recorded)
+    on_card = card_seconds - more.get("saved", 0.0) * launches
+    whole = beside + (on_card if recorded else max(card_seconds, 300e-6 + ops * 9e-6))
+    work = Work({"tokens": tokens, "logits": sequences}, sequences)
+    return HostStep(work, whole, card_seconds, launches, ops, recorded)
 
 
-def test_what_the_host_takes_is_found_again() -> None:
+@pytest.mark.parametrize("saved", [0.0, 0.6])
+def test_what_the_host_takes_is_found_again(saved: float) -> None:
     """Of captured steps, of steps that wait for the host, and of one that takes the card longer than the host."""
-    steps = [host_step(n, n, 0.001, recorded=True) for n in (1, 8, 64)]
+    steps = [host_step(n, n, 0.001, recorded=True, saved=saved) for n in (1, 8, 64)]
+    steps += [host_step(1, 1, 0.002, ops=300, recorded=True, saved=saved)]
     steps += [host_step(1, 16, 0.0001), host_step(4, 64, 0.0002, ops=300), host_step(1, 4000, 0.02)]
-    host, error = fit_card_host(steps)
+    found = fit_card_host(steps)
+    host, error = found.host, found.error
+    assert found.saved == pytest.approx(saved, abs=1e-3)
     assert host.step == pytest.approx(100e-6, rel=1e-3)
     assert host.op == pytest.approx(9e-6, rel=1e-2)
     assert host.asked == pytest.approx(300e-6, rel=1e-2)
     assert host.token == pytest.approx(0.1e-6, rel=1e-2)
     assert error < 1e-3
+
+
+def test_a_captured_step_saves_no_more_than_its_launches() -> None:
+    """Where steps are faster than what is left without any launch, launches take nothing."""
+    steps = [host_step(n, n, 0.001, ops=ops, recorded=True, saved=1.5) for n in (1, 8, 64) for ops in (20, 100)]
+    found = fit_card_host(steps)
+    assert found.saved == 1
+    one = found.captured(Fitted(Efficiency(2e-6, 0.5, 0.5), (0.0,)))
+    assert (one.efficiency.launch, one.efficiency.recorded) == (2e-6, 0)
 
 
 def test_asking_is_hidden_by_what_runs() -> None:

@@ -76,6 +76,7 @@ def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path:
         "log_format": (["--log-format", "json"], "json"),
         "metrics_alias": (["--metrics-alias", "vllm"], "vllm"),
         "record": (["--record", "new"], "new"),
+        "priced": (["--priced", "h100-sxm"], "NVIDIA H100 SXM 80GB"),
     }
     for each in fields(ServerSettings):
         if each.name in OF_PIPELINES:
@@ -131,6 +132,17 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
         (["tales", "--reasoning-parser", "none at all"], USAGE, "--reasoning-parser is 'none at all'; give one of"),
         (["tales", "--ssl-keyfile", "x"], USAGE, "put a proxy that ends TLS in front"),
         (["tales", "--prot", "1"], USAGE, "there is no option --prot; did you mean --port"),
+        (["tales", "--priced", "h100"], USAGE, "h100"),
+        (["tales", "--priced-devices", "2"], USAGE, "--priced-devices is how many of --priced there are"),
+        (["tales", "--priced", "h100-sxm", "--priced-devices", "0"], USAGE, "devices is 0"),
+        (["tales", "--priced", "h100-sxm", "--priced-devices", "99"], USAGE, "devices is 99"),
+        (["llama-3-70b", "--priced", "h100-sxm"], USAGE, "do not fit NVIDIA H100"),
+        (["tales", "--priced", "h100-sxm", "--threads", "1"], USAGE, "--threads is of a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--dummy-weights"], USAGE, "--dummy-weights is of a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--seed", "1"], USAGE, "--seed is of a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--weights", "int3"], USAGE, "--weights is 'int3'; it must be one of"),
+        (["translate", "--priced", "h100-sxm"], USAGE, "models that continue a text"),
+        (["flux.1-schnell", "--priced", "h100-sxm"], USAGE, "draws pictures"),
     ],
 )
 def test_what_is_refused(ridgeline: Run, told: list[Told], arguments: list[str], code: int, says: str) -> None:

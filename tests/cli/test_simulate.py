@@ -86,12 +86,36 @@ def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
     two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--signal-age", "0s", "--json").json
     assert [each["requests"] for each in two["replicas"]] == [30, 30]
     assert set(two["per_request"]["replica"]) == {0, 1}
-    assert two["inputs"]["routing"]["router"] == "round-robin"
+    assert two["inputs"]["fleet"]["router"] == "round-robin"
     assert two["inputs"]["dollars_per_hour"] == 2 * one["inputs"]["dollars_per_hour"]
     assert two["law"]["load"] == pytest.approx(one["law"]["load"] / 2, rel=0.1)
     said = ridgeline(*asked, "--replicas", "2").out
     assert said.startswith("2 replicas of ")
     assert "by two (--router) on signals up to 50 ms old" in " ".join(said.split())
+
+
+def test_a_split_has_the_same_cards_beside_it(ridgeline: Run, model: str) -> None:
+    asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
+    found = ridgeline(*asked, "--split", "1:2", "--link", "25Gb/s", "--json").json
+    assert [each["limits"]["tokens"] for each in found["together"]] == [2048, 512]
+    assert found["inputs"]["fleet"]["split"] == {"prompts": 1, "bandwidth": 25e9 / 8}
+    assert (found["law"], len(found["replicas"])) == (None, 3)
+    said = " ".join(ridgeline(*asked, "--split", "1:2", "--link", "25Gb/s").out.split())
+    assert "1 for prompts, 2 for answers, over 3.12 GB/s" in said
+    assert "The same cards" in said
+
+
+def test_other_cards_and_replicas_that_come(ridgeline: Run, model: str) -> None:
+    """What starts is read from storage first; all are paid for while they are there."""
+    asked = ("simulate", model, *QUICK, "--rate", "200", "--requests", "400", "--input", "64", "--output", "8")
+    two = ridgeline(*asked, "--also", "2xl40s", "--json").json
+    assert two["inputs"]["fleet"]["others"] == ["l40s", "l40s"]
+    assert sum(each["requests"] for each in two["replicas"]) == 400
+    scale = ("--scale", "1:3", "--scale-at", "1", "--scale-every", "100ms", "--start-up", "200ms")
+    scaled = ridgeline(*asked, *scale, "--json").json
+    assert scaled["inputs"]["fleet"]["scaling"]["start_up"] > 200_000_000
+    assert 1 <= scaled["metrics"]["replicas"] <= 3
+    assert "1 to 3 replicas of" in ridgeline(*asked, *scale).out
 
 
 def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path) -> None:
@@ -123,7 +147,9 @@ def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:
         ("--rate", "9", "--max-batch-tokens", "3", "--max-requests", "1", "--requests", "9"),
         ("--rate", "99", "--pages", "3", "--page-size", "8", "--requests", "30", "--input", "uniform:1:30"),
         ("--rate", "5", "--arrival", "gamma", "--burstiness", "0.1", "--requests", "30", "--output", "1"),
+        ("--rate", "50", "--profile", "spike:4:100ms:200ms", "--requests", "60", "--between-steps", "300us"),
         ("--users", "7", "--requests", "3"),
+        ("--users", "4", "--requests", "20", "--split", "2:1", "--link", "1GB/s", "--output", "3"),
         ("--users", "2", "--duration", "50ms", "--replicas", "5", "--router", "prefix"),
         ("--users", "2", "--trace", "TRACE", "--no-prefix-cache", "--chunk", "1"),
         ("--trace", "TRACE", "--keep", "0.5", "--speed", "9", "--context", "64"),
@@ -190,8 +216,33 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--capacity",), "give --slo"),
         (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
         (("--capacity", "--slo", "ttft=1s", "--duration", "5s"), "give --requests"),
-        (("--capacity", "--slo", "ttft=1s", "--trace", "TRACE", "--speed", "2"), "leave --speed out"),
+        (("--capacity", "--slo", "ttft=1s", "--trace", "TRACE", "--speed", "2"), "leave --speed and --profile out"),
         (("--rate", "5", "--max-requests", "0"), "limit of requests is 0"),
+        (("--rate", "5", "--split", "1:1"), "--split sends keys and values over --link"),
+        (("--rate", "5", "--link", "25Gb/s"), "give both or neither"),
+        (("--rate", "5", "--split", "1", "--link", "25Gb/s"), "write two numbers of replicas"),
+        (("--rate", "5", "--split", "0:1", "--link", "25Gb/s"), "--split is '0:1'"),
+        (("--rate", "5", "--split", "1:1", "--link", "25"), "--link is '25'; write bytes or bits a second"),
+        (("--rate", "5", "--split", "1:1", "--link", "0GB/s"), "--link is '0GB/s'"),
+        (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--replicas", "3"), "leave --replicas out"),
+        (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--also", "l40s"), "leave one of them out"),
+        (("--rate", "5", "--also", "no-such-card"), "no-such-card"),
+        (("--rate", "5", "--also", "0xl40s"), "--also is '0xl40s'; write cards"),
+        (("--rate", "5", "--scale", "1:4"), "--scale wants --scale-at"),
+        (("--rate", "5", "--scale-at", "4"), "--scale-at is for --scale; give both"),
+        (("--rate", "5", "--scale", "4:1", "--scale-at", "4"), "write the fewer replicas first"),
+        (("--rate", "5", "--scale", "1:9999", "--scale-at", "4"), "--scale is '1:9999'"),
+        (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--replicas", "2"), "leave --replicas and --also out"),
+        (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--router", "prefix"), "give another"),
+        (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--storage", "fast"), "--storage is 'fast'"),
+        (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--start-up", "5"), "--start-up is '5'"),
+        (("--rate", "5", "--between-steps", "5"), "--between-steps is '5'; write a time above 0"),
+        (("--rate", "5", "--profile", "wave"), "--profile is 'wave'; write ramp:4:60s"),
+        (("--users", "5", "--profile", "ramp:4:60s"), "--profile is how --rate changes"),
+        (
+            ("--rate", "5", "--slo", "ttft=1s", "--advise", "--scale", "1:2", "--scale-at", "4"),
+            "leave --split, --scale",
+        ),
     ],
 )
 def test_mistakes_are_one_line(ridgeline: Run, model: str, trace: str, words: tuple[str, ...], says: str) -> None:

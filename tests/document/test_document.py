@@ -1,8 +1,10 @@
 """Documents: what a renderer makes of their parts, at any width, whoever's text is in them."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from rich.cells import cell_len
 
 from ridgeline.document.axes import along, ends_around, powers
 from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
-from ridgeline.document.charts import Bar, Bars, Chart, Series
+from ridgeline.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
+from ridgeline.document.grid import Grid
 from ridgeline.document.page import (
     EVEN,
     UNEVEN,
@@ -30,6 +33,7 @@ from ridgeline.document.page import (
 )
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
+from ridgeline.document.svg_parts import on_dark
 from ridgeline.document.terminal import plain, render
 
 ROOFLINE = Roofline(
@@ -41,8 +45,10 @@ ROOFLINE = Roofline(
 DECADES = (Series("one", ((1, 0.001), (100, 3.0))), Series("two", ((1, 0.002), (100, 0.2))))
 FIGURES = (
     Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
+    Stacks("Stacks", "GiB", ("x", "y & z"), (Stack("a", (1.0, 2.0), "fits"), Stack("b & c", (9.0, 0.0))), (4.0, "it")),
     Chart("Decades", "tokens", "seconds", DECADES, log_x=True, log_y=True),
     Chart("A point", "x", "y", (Series("one", ((1, 1),)),), log_x=True, log_y=True),
+    Grid("Shares", ("a row", "b & c"), ("one", "a column of a long name"), ((0.25, 0.75), (1.0, 0.0)), "Rows add up."),
     ROOFLINE,
 )
 WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"
@@ -216,6 +222,27 @@ def test_figures_are_drawn_in_characters_and_as_svg(figure: Any) -> None:
     assert figure.title in "".join(ElementTree.fromstring(svg(figure)).itertext())
 
 
+def test_a_grid_says_percents_under_the_names_of_columns() -> None:
+    (drawn,) = (figure for figure in FIGURES if isinstance(figure, Grid))
+    assert lines(drawn, width=60)[1:] == [
+        "      one a column of a long name",
+        "a row  25                      75",
+        "b & c 100                       0",
+        "Percent. Rows add up.",
+    ]
+    assert max(map(len, lines(drawn, width=24))) <= 24
+
+
+@pytest.mark.parametrize("share", [0.0, 0.049, 0.05, 0.6, 1.0])
+def test_a_cell_of_a_grid_is_as_dark_as_its_share(share: float) -> None:
+    """And says its percent where there is one to read."""
+    root = ElementTree.fromstring(svg(Grid("t", ("row",), ("column",), ((share,),))))
+    opacities = [float(node.get("fill-opacity", -1)) for node in root.iter() if node.get("fill-opacity")]
+    assert opacities == [max(0.03, share)]
+    said = [node.text for node in root.iter() if node.tag.endswith("text")][3:]
+    assert said == ([f"{100 * share:.0f}"] if share >= 0.05 else [])
+
+
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_a_roofline_stays_within_the_terminal(width: int) -> None:
     assert max(map(len, lines(ROOFLINE, width=width))) <= min(width, 112)
@@ -228,3 +255,18 @@ def test_text_of_a_figure_stays_within_it() -> None:
     for node in root.iter():
         if node.tag.endswith("text") and node.get("text-anchor") == "start":
             assert float(node.get("x", 0)) + 6.6 * len(node.text or "") <= float(root.get("width", 0))
+
+
+def test_a_picture_on_dark_ground_differs_in_its_colours_alone() -> None:
+    """Those of the README are one picture."""
+    docs = Path(__file__).parents[2] / "docs"
+    light = (docs / "roofline.svg").read_text(encoding="utf-8")
+    dark = (docs / "roofline-dark.svg").read_text(encoding="utf-8")
+    assert dark == on_dark(light) != light
+    assert [*ElementTree.fromstring(dark).itertext()] == [*ElementTree.fromstring(light).itertext()]
+    assert '<rect width="980" height="620" fill="#16191d"/>' in dark
+    readme = (docs.parent / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?:src|srcset)=\"(docs/[^\"]+)\"", readme)) == {
+        "docs/roofline.svg",
+        "docs/roofline-dark.svg",
+    }

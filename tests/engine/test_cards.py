@@ -187,6 +187,7 @@ def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert engine.executor.replayed > 4
     assert engine.executor._tables is not None
     assert engine.executor._tables.seats > 1
+    assert engine.stats.preemptions == 0  # a step that fails is made again, request by request
 
 
 @needs_triton

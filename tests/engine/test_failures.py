@@ -101,6 +101,18 @@ def test_a_prompt_that_fails_ends_all_its_choices(position: int) -> None:
     assert_nothing_held(engine)
 
 
+def test_a_step_of_several_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, in a line that says why: each of them alone runs well, and nobody would hear of it."""
+    engine, executor = failing_engine()
+    executor.at_step = 1
+    for number in (1, 2):
+        engine.add([number] * 4, greedy(5))
+    choices = finish_all(engine)
+    assert {choice.error for choice in choices.values()} == {None}
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.engine.suspects"]
+    assert line == "a step of 2 requests failed, and each runs alone now: RuntimeError: something broke"
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("tokens", [2, 64])
 def test_a_failure_that_does_not_come_again_costs_nobody_a_token(tokens: int, late: bool) -> None:

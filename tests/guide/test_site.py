@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 SITE = ROOT / "guide"
+CALCULATOR = "calculator.html"
+"""The page in the guide, which has tests of its own."""
 pytestmark = pytest.mark.guide
 
 
@@ -41,7 +43,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[Path, Links]:
-    return {path: Links(path.read_text(encoding="utf-8")) for path in SITE.rglob("*.html")}
+    return {path: Links(path.read_text(encoding="utf-8")) for path in SITE.rglob("*.html") if path.name != CALCULATOR}
 
 
 def test_nothing_is_fetched_from_elsewhere(pages: dict[Path, Links]) -> None:
@@ -67,6 +69,8 @@ def test_links_within_the_site_lead_somewhere(pages: dict[Path, Links]) -> None:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.exists():
                 lost.append(f"{path.name}: {link}")
+            elif target.name == CALCULATOR:
+                continue  # what stands behind its # is a case, and no place
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].names:
                 lost.append(f"{path.name}: {link} has no such place")
     assert lost == []
@@ -96,7 +100,13 @@ def test_every_page_opens_from_a_disk(page: "Page") -> None:
 
 
 @pytest.mark.page
-@pytest.mark.parametrize(("word", "chapter"), [("softmax", "Attention by hand"), ("queen", "Words as directions")])
+@pytest.mark.parametrize(
+    ("word", "chapter"),
+    [
+        ("softmax", "Attention by hand"), ("queen", "Words as directions"),
+        ("roofline", "Prefill, decode, roofline"), ("goodput", "Traffic"),
+    ],
+)  # fmt: skip
 def test_search_finds(page: "Page", word: str, chapter: str) -> None:
     page.goto((SITE / "search.html").as_uri() + f"?q={word}")
     page.wait_for_selector("#search-results li")
@@ -124,3 +134,42 @@ def test_pictures_are_dark_on_dark_ground(browser: "Browser") -> None:  # noqa: 
         context.close()
     assert colours["light"] == "rgb(255, 255, 255)"
     assert colours["dark"] == "rgb(22, 25, 29)"
+
+
+@pytest.mark.page
+def test_a_guess_is_told_beside_text_and_ledger_and_stays(page: "Page") -> None:
+    address = (SITE / "memory.html").as_uri()
+    page.goto(address)
+    form = page.locator("form.guess")
+    told = form.locator("details p")
+    assert not told.is_visible()
+    form.locator("input").fill("40")
+    assert form.locator("output").inner_text() == "40"
+    form.locator("button").click()
+    assert told.inner_text() == "Your guess: 40. A text says: about 30. The ledger: 21."
+    page.goto(address)
+    assert told.is_visible()
+    assert form.locator("output").inner_text() == "40"
+
+
+@pytest.mark.page
+def test_a_guess_needs_no_script(browser: "Browser") -> None:  # noqa: F811
+    """The figure is folded, and no slider stands there that does nothing."""
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto((SITE / "memory.html").as_uri())
+    assert not opened.locator("form.guess input").is_visible()
+    opened.locator("form.guess summary").click()
+    assert opened.locator("form.guess details p").inner_text() == "A text says: about 30. The ledger: 21."
+    context.close()
+
+
+@pytest.mark.page
+def test_the_calculator_is_set_to_the_chapters_case(page: "Page") -> None:
+    """Loaded when it is opened, from the file beside the chapters."""
+    page.goto((SITE / "memory.html").as_uri())
+    assert [frame.url for frame in page.frames if CALCULATOR in frame.url] == []
+    page.locator("details.calculator summary").click()
+    sentence = page.frame_locator("details.calculator iframe").locator(".sentence")
+    sentence.get_by_text("RTX 4090").wait_for()
+    assert "21" in sentence.inner_text()

@@ -15,7 +15,7 @@ from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_card import CardKV, CardPages
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
-from support.cards import DEVICE, close, needs_triton
+from support.cards import DEVICE, HAS_CARD, close, needs_triton
 from support.paged import Case, Memory, by_torch, sequence, steps
 
 pytestmark = needs_triton
@@ -57,6 +57,53 @@ def test_attention_is_torchs(name: str) -> None:
     found = steps(Cards(), case, sequences, cuts)
     for own, of in zip(found, sequences, strict=True):
         assert close(own, by_torch(case, of), 2e-5 if case.dtype == torch.float32 else 1.6e-2)
+
+
+@pytest.mark.parametrize("stored", ["", "int8"])
+@pytest.mark.parametrize("reach", [CAUSAL, CROSS], ids=["causal", "cross"])
+def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values out of their pages first: chunks that begin within a tile, beside decodes, with sinks and caps;
+    and nothing of a neighbour's that is not finite."""
+    from ridgeline.ops.kernels.triton import PagedAttention
+
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
+    gathered: list[int] = []
+    copying = PagedAttention._gathered
+    monkeypatch.setattr(PagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
+    case = Case(
+        heads=(2, 3), dim=64, width=64, dtype=torch.bfloat16, reach=reach, stored=stored, softcap=20.0, sinks=True
+    )
+    cuts: Sequence[Sequence[int]] = ([131, 1, 9], [40, 7], [1, 1], [3])
+    sequences = [sequence(case, 143 if reach == CROSS else sum(cut), n, queries=sum(cut)) for n, cut in enumerate(cuts)]
+    for found, of in zip(steps(Cards(), case, sequences, cuts), sequences, strict=True):
+        assert close(found, by_torch(case, of), 1.6e-2 if HAS_CARD else 3e-2)  # the interpreter cuts bits of bf16 off
+    assert gathered
+
+
+def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
+    from ridgeline.ops.kernels.triton import Several
+
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
+    case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
+    none = torch.zeros(0)
+
+    def copies(queries: int = 768, rows: int = 1024, **other: object) -> bool:
+        own = replace(case, **other)  # type: ignore[arg-type]
+        kernel = CardPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
+        return kernel._copies(Several(none, none, none, none, none, queries, rows, rows))
+
+    assert copies()
+    assert copies(reach=CROSS)
+    assert copies(rows=1 << 18)
+    assert not copies(rows=(1 << 18) + 128)
+    assert not copies(queries=767)
+    assert not copies(reach=Reach("window", 512))
+    assert not copies(dtype=torch.float32)
+    assert not copies(dim=96)
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: False)
+    assert not copies()
 
 
 def test_long_sequences_are_cut_into_parts() -> None:

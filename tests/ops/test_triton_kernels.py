@@ -111,3 +111,19 @@ def test_codes_of_rows_are_not_taken(cards) -> None:  # type: ignore[no-untyped-
     matrix = matrix_of(MatrixSpec(64, 8, torch.float32), weight_format_named("w8a8"))
     assert matrix.operands is not None
     assert not cards.takes(matrix.operands)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 2048, 5000])
+def test_the_largest_of_a_row_is_torchs(columns: int, cards, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """The first of equals, rows of nothing but -inf, NaN wherever it is, and rows with something between them."""
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.likeliest._BLOCK", 1024)
+    wide_RV = torch.randn(6, columns + 3, generator=torch.Generator().manual_seed(columns)).to(DEVICE)
+    x_RV = wide_RV[:, :columns]
+    x_RV[1, columns // 3], x_RV[1, -1] = 9.0, 9.0
+    x_RV[2], x_RV[3, columns // 2], x_RV[4, -1] = -torch.inf, torch.nan, torch.inf
+    found = cards.likeliest(x_RV)
+    most_R, at_R = x_RV.max(dim=1)
+    assert torch.equal(found[:, 1:].nan_to_num(7), most_R.double()[:, None].expand(-1, 2).nan_to_num(7))
+    sound = ~most_R.isnan()
+    assert torch.equal(found[sound, 0], at_R[sound].double())
+    assert cards.likeliest(x_RV[:0]).shape == (0, 3)

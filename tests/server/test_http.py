@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ridgeline.server.http.listener import listen
 from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.settings import ServerSettings
 from server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
@@ -297,3 +298,11 @@ def test_many_hostile_connections_at_once_leave_the_server_whole(port: int) -> N
     for thread in threads:
         thread.join()
     assert works(port)
+
+
+def test_frames_are_sent_at_once() -> None:
+    """A frame that waited for the client to acknowledge the one before it would come 40 ms late."""
+    with listen(ServerSettings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate import adviser
-from ridgeline.simulate.adviser import Advice, advise, option_of
+from ridgeline.simulate.adviser import Advised, advise, option_of
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.export import findings_json
@@ -59,14 +59,14 @@ def test_it_finds_what_the_whole_grid_has() -> None:
 
 
 @pytest.fixture(scope="module")
-def advised() -> Advice:
+def advised() -> Advised:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adviser, "BUDGETS", BUDGETS)
         patch.setattr(adviser, "PLACES", PLACES)
         return advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt)
 
 
-def test_it_says_why(advised: Advice) -> None:
+def test_it_says_why(advised: Advised) -> None:
     """By the counts of both runs; and what to type."""
     assert advised.worth
     assert advised.sentence.startswith(f"--max-batch-tokens {advised.best.limits.tokens} --max-requests")
@@ -95,7 +95,7 @@ def test_nothing_is_said_where_nothing_differs() -> None:
     assert {option.limits.requests for option in found.options} == {64}
 
 
-def test_it_is_told_as_data_and_as_a_table(advised: Advice, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_told_as_data_and_as_a_table(advised: Advised, capsys: pytest.CaptureFixture[str]) -> None:
     one = asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4))
     findings = replace(simulate(one), advised=advised)
     result = findings_json(findings)["advised"]

@@ -5,9 +5,10 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.export import per_second
+from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Columns, measure
-from ridgeline.simulate.run import Routing, run
+from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import constant, poisson
 from ridgeline.traffic.lengths import Fixed, LogNormal, Uniform
 from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
@@ -21,7 +22,7 @@ SMALL = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
 def fleet(router: str, age: float = 0.0, replicas: int = 4, rate: float = 60.0, count: int = 400) -> Log:
     """Prompts of very different lengths, at a rate that keeps four busy."""
     requests = bounded(drawn(poisson(rate, 2), LogNormal(600, 1.0), Uniform(5, 30), 2), count, None)
-    return run(SMALL, OpenLoop(requests), routing=Routing(replicas, router, round(age * 1e9), 1))
+    return run(SMALL, OpenLoop(requests), fleet=Fleet(replicas, router, round(age * 1e9), 1))
 
 
 def mean_ttft(log: Log) -> float:
@@ -48,7 +49,7 @@ def test_nothing_is_lost(router: str) -> None:
 
 def test_a_fleet_of_one_is_a_replica() -> None:
     requests = [TraceRequest(at * 10**7, 200, 20) for at in range(30)]
-    one = run(SMALL, OpenLoop(requests), routing=Routing(1, "least", 10**6, 1))
+    one = run(SMALL, OpenLoop(requests), fleet=Fleet(1, "least", 10**6, 1))
     assert list(one.requests.last) == list(simulated(requests, SMALL).requests.last)
 
 
@@ -69,7 +70,7 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
         for at in range(80)
     ]
     hits = {
-        router: sum(run(SMALL, OpenLoop(asked), routing=Routing(4, router, 0, 1)).requests.cached)
+        router: sum(run(SMALL, OpenLoop(asked), fleet=Fleet(4, router, 0, 1)).requests.cached)
         for router in ("prefix", "random")
     }
     assert hits["prefix"] == (80 - 8) * 448
@@ -78,7 +79,7 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
 
 def test_users_are_dealt_too_and_seconds_add_up() -> None:
     asked = drawn(constant(1.0), Fixed(100), Fixed(10), 1)
-    log = run(SMALL, Users(8, 0, bounded(asked, 80, None), None, 1), routing=Routing(2, "round-robin", 0, 1))
+    log = run(SMALL, Users(8, 0, bounded(asked, 80, None), None, 1), fleet=Fleet(2, "round-robin", 0, 1))
     metrics = measure(log, None, open_loop=False)
     assert metrics.counts["ok"] == 80
     assert 0.5 < metrics.steps.busy <= 1

@@ -195,5 +195,5 @@ def test_simulate_decides_nothing() -> None:
                 rounded = isinstance(node.op, ast.FloorDiv | ast.Mod)
                 pages = "page_size" in text or (rounded and "page" in text)
                 assert not pages, f"{path.name}:{node.lineno} computes with pages"
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.Import) and path.name != "paced.py":  # which waits, and is no simulation
                 assert not {alias.name for alias in node.names} & {"time", "datetime", "threading"}, path

@@ -1,5 +1,6 @@
 """Where kernels for cards are tested: on a card where there is one, else in Triton's interpreter on the processor."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -52,3 +53,24 @@ def placed(model: Model, device: torch.device = DEVICE) -> Model:
     copied = deepcopy(model)
     to_card(copied, device)
     return copied
+
+
+class _Event:
+    """A moment of the processor, in the place of one of a card."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other: "_Event") -> float:
+        return 1e3 * (other.at - self.at)
+
+
+def events_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on what measures a card measures this machine: events are told by its clock, and nothing is waited
+    for."""
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    for name in ("_sleep", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)

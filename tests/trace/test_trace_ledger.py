@@ -22,7 +22,7 @@ from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.trace import Subject, trace
 from ridgeline.trace.account import Account
 from ridgeline.trace.ledger import Ledger, Total
-from ridgeline.trace.measure import Measurement
+from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.pricing import price_steps
 from ridgeline.trace.request import Wanted
 from ridgeline.trace.tracer import Call

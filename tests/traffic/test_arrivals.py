@@ -1,13 +1,17 @@
 """Arrivals and lengths against the distributions that they claim, by scipy's tests."""
 
+import math
 import random
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from ridgeline.traffic import arrivals
+from ridgeline.traffic.arrivals import constant, poisson
 from ridgeline.traffic.lengths import MAX_TOKENS, Fixed, LogNormal, Uniform, parse_lengths
+from ridgeline.traffic.profile import parse_profile, shaped
 
 COUNT = 20_000
 SECOND = arrivals.SECOND
@@ -93,3 +97,42 @@ def test_lengths_are_drawn_as_written() -> None:
 def test_lengths_that_are_none_are_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match=r"--output is .*; write 512, 1k"):
         parse_lengths(text, "--output")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "rates"),
+    [
+        ("ramp:4:60s", (0, 20, 40, 60, 80), (1.5, 2.5, 3.5, 4.0)),
+        ("spike:5:1m:30s", (0, 60, 90, 120), (1.0, 5.0, 1.0)),
+        ("day:0.2:100s", (0, 25, 50, 75, 100), None),
+    ],
+)
+def test_a_rate_that_changes(text: str, seconds: tuple[int, ...], rates: tuple[float, ...] | None) -> None:
+    """As many come between two moments as the rate there says, by Poisson's own spread; even arrivals exactly."""
+    profile = parse_profile(text)
+    due = [profile.due(after) - profile.due(before) for before, after in pairwise(seconds)]
+    if rates is not None:
+        assert due == pytest.approx(
+            [rate * (after - before) for rate, (before, after) in zip(rates, pairwise(seconds), strict=True)]
+        )
+    for process, spread in ((poisson(100.0, 4), 4.0), (constant(100.0), 0.02)):
+        moments = np.array(list(takewhile(lambda at: at < seconds[-1] * SECOND, shaped(process, profile))))
+        assert (np.diff(moments) > 0).all()
+        counts = np.histogram(moments, np.array(seconds) * SECOND)[0]
+        for count, expected in zip(counts, due, strict=True):
+            assert abs(count - 100 * expected) <= spread * math.sqrt(100 * expected) + 1
+
+
+def test_what_comes_moved_in_time_is_still_poisson() -> None:
+    """Numbers in equal stretches of operational time vary as their mean does."""
+    profile = parse_profile("ramp:6:100s")
+    moments = list(islice(shaped(poisson(50.0, 9), profile), 20_000))
+    operational = np.array([profile.due(at / SECOND) for at in moments])
+    counts = np.bincount(operational.astype(int))[:-1]
+    assert counts.var() / counts.mean() == pytest.approx(1.0, abs=4 * math.sqrt(2 / len(counts)))
+
+
+@pytest.mark.parametrize("text", ["ramp", "ramp:4", "ramp:0:60s", "ramp:4:60", "spike:4:60s", "day:2:60s", "x:1:2s"])
+def test_a_profile_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--profile is .*; write ramp:4:60s"):
+        parse_profile(text)

@@ -7,6 +7,8 @@
 ```{solution} attention  what an exercise asked for
 ```{answer}              what a pencil should have found
 ```{statements}          what texts say, all of it
+```{guess} name 1 100    a slider that asks for a number before it is told (guess.py)
+```{calculator} users=32   the page's calculator, set to a case (widget.py)
 ```{quiz} chapter        the questions of that chapter
 """
 
@@ -22,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from docs.guide.machinery.chapters import ROOT
+from docs.guide.machinery.guess import Guess
 from docs.guide.machinery.mathml import visit_math, visit_math_block
+from docs.guide.machinery.widget import Calculator, write_calculator
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -227,12 +231,16 @@ def setup(app: Sphinx) -> dict[str, object]:
         "answer": Answer,
         "quiz": Quiz,
         "statements": Statements,
+        "guess": Guess,
+        "calculator": Calculator,
     }.items():
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")
+    app.add_js_file("guide.js", loading_method="defer")
     app.connect("env-before-read-docs", _begin)
     app.connect("autodoc-process-docstring", _as_rst)
     app.connect("build-finished", _write_style)
+    app.connect("build-finished", write_calculator)
     app.add_node(nodes.math, override=True, html=(visit_math, None))
     app.add_node(nodes.math_block, override=True, html=(visit_math_block, None))
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,5 +1,6 @@
 """Calibrating a card: its roofs, its ops in models that are shaped like large ones, and what the host takes beside."""
 
+import datetime
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ import torch
 from ridgeline.calibrate.assembled import assembled
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card_timer import CardTimer
-from ridgeline.calibrate.fit import fit_all
+from ridgeline.calibrate.fit import Fitted, fit_all
 from ridgeline.calibrate.observe import KernelTime, kernel_times, observations
 from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
@@ -21,6 +22,7 @@ from ridgeline.engine.bare import bare_engine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space, Work
+from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device, Host
 from ridgeline.roofline.price import Price, traced_calls
 
@@ -43,8 +45,10 @@ def card_as_roofs(timer: Timer, measured: Sequence[Stream], multiplied: Mapping[
 
 
 def probed_card(timer: Timer, seconds: float) -> Device:
-    """The roofs of a card, probed in about so many seconds."""
-    return card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    """The roofs of a card, probed in about so many seconds, with the constants that the catalogue has of an H200."""
+    bare = card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    about = {"all": f"a probe of this machine, {datetime.date.today()}"}
+    return replace(bare, basis="probe", efficiency=load_card("h200").efficiency, sources=about)
 
 
 def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
@@ -63,9 +67,10 @@ def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
     fitted = fit_all(observed)
     report("the host", (timer.wall() - begin) / seconds)
     known = replace(bare, efficiency={name: one.efficiency for name, one in fitted.items()})
-    host = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
+    found = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
+    fitted = {name: found.captured(one) for name, one in fitted.items()}
     report("done", 1.0)
-    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, _EVEN)
+    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, (found.host, found.error), _EVEN)
 
 
 def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
@@ -79,19 +84,20 @@ def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Itera
     for step in trial.steps:
         prepared = stage.prepare(step, recorded=False)
         timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
-        # What the card takes for a kernel is the same whether a step was captured or not.
+        # The card takes as long for a kernel of a captured step, but for its launch, which `fit_card_host` finds.
         where = f"{trial.name} {describe(step)}"
         yield from kernel_times(where, timed, price, stage.work(step), roofs, _EVEN, recorded=False)
 
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step through the engine. whole: seconds of it. card: what its ops are expected to take. ops: how many there
-    are. recorded: whether it was captured."""
+    """A step through the engine. whole: seconds of it. card: what its ops are expected to take, asked for one by one;
+    launches: the part of that for launches. ops: how many there are. recorded: whether it was captured."""
 
     work: Work
     whole: float
     card: float
+    launches: float
     ops: int
     recorded: bool
 
@@ -100,6 +106,7 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
     """Steps of an engine that runs decodes and prefills of several sizes; each the median of several."""
     model = trial.model(torch.bfloat16, timer.device)
     price, works = Price(model), list[Work]()
+    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
     engine = bare_engine(model, _POSITIONS, lambda record: works.append(record.work))
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
     for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
@@ -117,24 +124,44 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
                     last[decodes] = works[-1]
         for decodes, work in last.items():
             card = price.on(known, work).expected
-            whole = statistics.median(seen[decodes])
-            yield HostStep(work, whole, card, len(price.calls), price.recorded(known, work))
+            whole, launches = statistics.median(seen[decodes]), card - price.on(launched, work).expected
+            yield HostStep(work, whole, card, launches, len(price.calls), price.recorded(known, work))
 
 
-def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
+@dataclass(frozen=True, slots=True)
+class CardHost:
+    """What whole steps say. saved: the part of a launch that a captured step does not take, whose kernels are started
+    while those before them end. error: the median of whole steps', without its sign."""
+
+    host: Host
+    saved: float
+    error: float
+
+    def captured(self, one: Fitted) -> Fitted:
+        """A class with what a launch takes in a captured step."""
+        efficiency = one.efficiency
+        return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
+
+
+def fit_card_host(steps: Sequence[HostStep]) -> CardHost:
     """What the host takes: for a step, a sequence and a position in it, before and after what the card does; and to ask
-    for a step that is not captured and for an op of it, while the card runs those before it. And the median error of
-    whole steps without its sign.
+    for a step that is not captured and for an op of it, while the card runs those before it. And what of launches a
+    captured step saves.
 
     Steps whose ops take the card longer than the host needs to ask for them say the first three, as captured ones do;
     of the others what is left over is the host's asking.
     """
     asks = [s for s in steps if not s.recorded and s.whole > 2 * s.card]
     others = [s for s in steps if s not in asks]
-    features = np.array([[1.0, s.work.sequences, s.work.tokens - s.work.sequences] for s in others])
-    whole = np.array([s.whole for s in others])
-    constants = _least(features / whole[:, None], np.array([max(0.0, s.whole - s.card) for s in others]) / whole)
-    step, sequence, token = (float(c) for c in constants)
+    captured = [-s.launches if s.recorded else 0.0 for s in others]
+    beside_card = [[1.0, s.work.sequences, s.work.tokens - s.work.sequences] for s in others]
+    features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
+    left = np.array([s.whole - s.card for s in others])
+    step, sequence, token, saved = (float(c) for c in _least(features / whole[:, None], left / whole))
+    if saved > 1:  # no launch takes less than nothing
+        saved = 1.0
+        rest = left - features[:, 3]
+        step, sequence, token = (float(c) for c in _least(features[:, :3] / whole[:, None], rest / whole))
 
     def beside(s: HostStep) -> float:
         return step + sequence * s.work.sequences + token * (s.work.tokens - s.work.sequences)
@@ -145,10 +172,11 @@ def fit_card_host(steps: Sequence[HostStep]) -> tuple[Host, float]:
         of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
         asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside(s) for s in asks]) / taken))
     host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True)
-    errors = [
-        abs(beside(s) + max(s.card, 0.0 if s.recorded else asked + op * s.ops) - s.whole) / s.whole for s in steps
-    ]
-    return host, statistics.median(errors)
+
+    def on_card(s: HostStep) -> float:
+        return s.card - saved * s.launches if s.recorded else max(s.card, asked + op * s.ops)
+
+    return CardHost(host, saved, statistics.median(abs(beside(s) + on_card(s) - s.whole) / s.whole for s in steps))
 
 
 def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ _CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little long
 _REPEATS = range(5, 40)
 _SHORTEST = 1e-8  # seconds, as of a Stopwatch
 
+Result = TypeVar("Result")
 Part = tuple[Op, str]
 Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 
@@ -39,22 +40,15 @@ class CardTimer:
     ) -> tuple[list[TimedOp], float]:
         """Every op of a step, timed for about `budget` seconds; and the seconds of the whole step. spaces_of: the space
         of each of an op's calls, in order."""
-        asking = _seconds_to_ask(step)
-        whole = statistics.median(self._repeated(lambda: _whole(step, asking), budget / 2))
+        asking = seconds_to_ask(step)
+        whole = statistics.median(repeated(lambda: whole_seconds(step, asking), budget / 2))
         taken: dict[Part, list[list[float]]] = {}
         with self._watching():
-            asking = max(asking, _seconds_to_ask(step))
-            for own in self._repeated(lambda: self._split(step, asking), budget / 2):
+            asking = max(asking, seconds_to_ask(step))
+            for own in repeated(lambda: self._split(step, asking), budget / 2):
                 for part, seconds in own.items():
                     taken.setdefault(part, []).append(seconds)
         return _in_proportion(taken, spaces_of, whole), whole
-
-    @staticmethod
-    def _repeated(once: Callable[[], Any], budget: float) -> list[Any]:
-        end, results = time.perf_counter() + budget, list[Any]()
-        while len(results) < _REPEATS.start or (time.perf_counter() < end and len(results) < _REPEATS.stop):
-            results.append(once())
-        return results[2:]
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -69,7 +63,7 @@ class CardTimer:
 
     def _noted(self, part: Part, forward: Any) -> Any:
         def call(*arguments: Any) -> Any:
-            start, end = _event(), _event()
+            start, end = event(), event()
             start.record()
             result = forward(*arguments)
             end.record()
@@ -81,19 +75,27 @@ class CardTimer:
     def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
         """Seconds of every call of each part in a run of the step."""
         self._events.clear()
-        _wait(asking)
-        nothing = _event(), _event()
-        for event in nothing:
-            event.record()
+        wait(asking)
+        nothing = event(), event()
+        for one in nothing:
+            one.record()
         step()
         torch.cuda.synchronize()
-        between = _between(nothing)
+        itself = between(nothing)
         return {
-            part: [max(_SHORTEST, _between(pair) - between) for pair in pairs] for part, pairs in self._events.items()
+            part: [max(_SHORTEST, between(pair) - itself) for pair in pairs] for part, pairs in self._events.items()
         }
 
 
-def _seconds_to_ask(step: Callable[[], object]) -> float:
+def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
+    """What a call gives, again and again for so many seconds, without the first two."""
+    end, results = time.perf_counter() + budget, list[Result]()
+    while len(results) < _REPEATS.start or (time.perf_counter() < end and len(results) < _REPEATS.stop):
+        results.append(once())
+    return results[2:]
+
+
+def seconds_to_ask(step: Callable[[], object]) -> float:
     """Seconds that the host takes to ask for a step, when all that it asks for is compiled."""
     step()
     torch.cuda.synchronize()
@@ -104,26 +106,29 @@ def _seconds_to_ask(step: Callable[[], object]) -> float:
     return seconds
 
 
-def _wait(seconds: float) -> None:
+def wait(seconds: float) -> None:
     """Have the card do nothing for a while, and somewhat longer."""
     torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))  # type: ignore[no-untyped-call]
 
 
-def _whole(step: Callable[[], object], asking: float) -> float:
-    _wait(asking)
-    start, end = _event(), _event()
+def whole_seconds(step: Callable[[], object], asking: float) -> float:
+    """Seconds of a step that takes the host so long to ask for, all of it asked for before any of it runs."""
+    wait(asking)
+    start, end = event(), event()
     start.record()
     step()
     end.record()
     torch.cuda.synchronize()
-    return _between((start, end))
+    return between((start, end))
 
 
-def _event() -> torch.cuda.Event:
+def event() -> torch.cuda.Event:
+    """One that says when it was."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _between(pair: Pair) -> float:
+def between(pair: Pair) -> float:
+    """Seconds."""
     return float(pair[0].elapsed_time(pair[1])) / 1e3
 
 

@@ -17,7 +17,6 @@ from ridgeline.ops.kernels import for_cards, in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
-_RUN = {"cpu": "run `ridgeline calibrate` (three minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
 _PRICING = ("time.py", "price.py", "device.py")  # what the constants mean
 
 
@@ -33,15 +32,31 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
 
 
+def card_kind(index: int) -> str:
+    """What the functions below call card number `index`: gpu, gpu-1."""
+    return f"gpu-{index}" if index else "gpu"
+
+
+def _index(kind: str) -> int:
+    return int(kind.partition("-")[2] or 0)
+
+
+def _how(kind: str) -> str:
+    if kind == "cpu":
+        return "run `ridgeline calibrate` (three minutes)"
+    index = _index(kind)
+    return f"run `ridgeline calibrate --device cuda{f':{index}' if index else ''}` (a minute)"
+
+
 def file_path(kind: str = "cpu") -> Path:
-    """Where the calibration of the machine's processor (cpu) or accelerator (gpu) is."""
+    """Where the calibration of the machine's processor (cpu) or one of its accelerators (`card_kind`) is."""
     return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
 
 
 def device_name(kind: str = "cpu") -> str:
     """The processor's name and how many cores of it this process may use; or the accelerator's name."""
-    if kind == "gpu":
-        return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
+    if kind != "cpu":
+        return str(torch.cuda.get_device_name(_index(kind))) if torch.cuda.is_available() else "none"
     return processor()
 
 
@@ -72,10 +87,9 @@ def _digest(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def save(calibrations: Sequence[Calibration]) -> Path:
+def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
     """Write calibrations of one device beside those of other numbers of threads that are still good; returns the file's
     path."""
-    kind = calibrations[0].kind
     path = file_path(kind)
     try:
         kept = {c.threads: c for c in load_all(kind)}
@@ -102,8 +116,8 @@ def load(threads: int) -> Calibration:
 
 
 def load_all(kind: str = "cpu") -> list[Calibration]:
-    """The calibrations of the processor (cpu) or the accelerator (gpu), by threads. Raises Uncalibrated as `load`."""
-    path, key, run = file_path(kind), current_key(kind), _RUN[kind]
+    """The calibrations of the processor (cpu) or an accelerator, by threads. Raises Uncalibrated as `load`."""
+    path, key, run = file_path(kind), current_key(kind), _how(kind)
     if not path.exists():
         raise Uncalibrated(f"this machine is not calibrated; {run}")
     try:

@@ -1,9 +1,13 @@
 """The machine at hand as a Device: `--device this`, and `--device cuda` for its accelerator."""
 
+from dataclasses import replace
+
 import torch
 
+from ridgeline.calibrate.card import probed_card
 from ridgeline.calibrate.estimate import estimated
-from ridgeline.calibrate.file import Uncalibrated, load, load_all
+from ridgeline.calibrate.file import Uncalibrated, card_kind, load, load_all
+from ridgeline.calibrate.timer import Timer
 from ridgeline.host import cores
 from ridgeline.roofline.device import Device
 
@@ -31,9 +35,21 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
         torch.set_num_threads(before)
 
 
-def this_accelerator() -> Device:
-    """The CUDA device at hand, as `ridgeline calibrate --device cuda` measured it. Raises ValueError where there
-    is none, or it is not calibrated."""
+def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
+    """A CUDA device at hand, by its number, as `ridgeline calibrate --device cuda` measured it.
+
+    Raises ValueError where there is none, Uncalibrated where it is not calibrated; with `estimate` it then gives the
+    roofs that a probe of a second finds, with common constants, `calibrated` False.
+    """
     if not torch.cuda.is_available():
         raise ValueError("torch sees no CUDA device here; name a card of the catalogue, like h100-sxm, or `this`")
-    return load_all("gpu")[0].device()
+    if index >= (count := torch.cuda.device_count()):
+        seen = f"{count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
+        raise ValueError(f"--device is cuda:{index}, but torch sees {seen}; give one of these")
+    try:
+        return load_all(card_kind(index))[0].device()
+    except Uncalibrated as error:
+        if not estimate:
+            raise
+        probed = probed_card(Timer(torch.device("cuda", index), 1), 1.0)
+        return replace(probed, sources={**probed.sources, "efficiency": f"uncalibrated, rough: {error}"})

@@ -1,7 +1,8 @@
 """A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from time import perf_counter
 
 import torch
@@ -342,18 +343,25 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
     raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
 
 
-def to_card(model: Network, device: torch.device) -> None:
-    """Move a model that is filled to a card, a tensor at a time, and settle it there. Raises ModelRefused where its
-    memory does not do."""
+@contextmanager
+def room_on(device: torch.device) -> Iterator[None]:
+    """Where weights are moved to a card. Raises ModelRefused where its memory does not do."""
     try:
-        model.to(device)
-        model.tie()
-        model.settle_on_card()
+        yield
     except torch.cuda.OutOfMemoryError:
         raise ModelRefused(
             f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
             "else is on the card, or use a smaller model or format (--weights int8)"
         ) from None
+
+
+def to_card(model: Network, device: torch.device) -> None:
+    """Move a model that is filled to a card, a tensor at a time, and settle it there. Raises ModelRefused where its
+    memory does not do."""
+    with room_on(device):
+        model.to(device)
+        model.tie()
+        model.settle_on_card()
 
 
 def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:

@@ -77,7 +77,7 @@ def engine(
     llm = settings.load(model, prefix_cache=False, seed=1)
     check_room(llm.engine, chosen)
     say_slower()
-    roofs = Roofs(llm.threads, probe=probe, on_card=llm.loaded.on_card)
+    roofs = Roofs(llm.threads, probe=probe, place=llm.loaded.device)
     rows: list[Row] = []
     with _progress() as told:
         told("warming up")

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.file import load, load_all, save
+from ridgeline.calibrate.file import card_kind, load, load_all, save
 from ridgeline.calibrate.roofs import peaks
 from ridgeline.calibrate.run import SECONDS, OnProgress
 from ridgeline.calibrate.run import calibrate as measure
@@ -21,11 +21,12 @@ from ridgeline.cli.kernels import say_slower
 from ridgeline.cli.terminal import err, say
 from ridgeline.document import terminal
 from ridgeline.document.page import Document, Facts, Row, Strip, Table, columns
+from ridgeline.engine.placement import device_named
 from ridgeline.host import check_threads, cores
 from ridgeline.roofline.device import Host
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
-_DEVICE = "cpu, or cuda for the card that torch sees: what `plan --device cuda` and runs on it go by."
+_DEVICE = "cpu, or cuda or cuda:N for a card that torch sees: what `plan --device cuda:N` and runs on it go by."
 _SECONDS = "About how long each number of threads may take; three looks at everything need some 80 s in any case."
 
 
@@ -41,15 +42,19 @@ def calibrate(
 
     `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
     """
-    _check(device, threads, seconds)
+    place = device_named(device)
+    _check(place, threads, seconds)
+    kind = "cpu" if place.type == "cpu" else card_kind(place.index or 0)
     if show:
-        found = [load(count) for count in threads] if threads else load_all("gpu" if device == "cuda" else "cpu")
+        found = [load(count) for count in threads] if threads else load_all(kind)
     else:
-        if device == "cpu":
+        if place.type == "cpu":
             say_slower()
-        wanted = sorted(set(threads or [1, cores()])) if device == "cpu" else [1]
-        found = [_measure(torch.device(device), count, seconds) for count in wanted]
-        say(f"written to {save(found)}")
+        else:
+            torch.cuda.set_device(place)
+        wanted = sorted(set(threads or [1, cores()])) if place.type == "cpu" else [1]
+        found = [_measure(place, count, seconds) for count in wanted]
+        say(f"written to {save(found, kind)}")
     if as_json:
         print(json.dumps({"calibrations": [calibration.as_json() for calibration in found]}))
         return
@@ -57,12 +62,8 @@ def calibrate(
         terminal.show(document(calibration))
 
 
-def _check(device: str, threads: list[int] | None, seconds: float) -> None:
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is {device!r}; it must be cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device is cuda, but torch sees no CUDA device here; leave it out for the processor")
-    if device == "cuda" and threads:
+def _check(place: torch.device, threads: list[int] | None, seconds: float) -> None:
+    if place.type == "cuda" and threads:
         raise ValueError("--threads are the processor's; leave them out with --device cuda")
     for count in threads or ():
         check_threads(count, "--threads")

@@ -27,6 +27,7 @@ _SEED = "Of the first picture or clip: number i has seed + i; by default any, wh
 _COUNT = "How many pictures or clips."
 _KEEP = "Keep the latents, which are saved before they are decoded, beside the file; else they go once it is there."
 _LATENTS = "Decode latents that were saved, and draw nothing; several, or repeated. Loads the VAE alone."
+_DEVICE = "Where it is drawn: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
 _DTYPE = "fp32 or bf16: what the denoiser runs in, by default what it is stored in."
 _COMPILE = (
     "Have torch compile the denoiser's blocks first: it takes a minute or more, needs a C++ compiler, and changes the "
@@ -59,6 +60,7 @@ KeepLatents = Annotated[bool, typer.Option("--keep-latents", help=_KEEP)]
 Latents = Annotated[list[Path] | None, typer.Option("--latents", help=_LATENTS, metavar="FILE")]
 Compile = Annotated[bool, typer.Option("--compile", help=_COMPILE)]
 CfgParallel = Annotated[bool, typer.Option("--cfg-parallel", help=_CFG_PARALLEL)]
+Device = Annotated[str, typer.Option("--device", help=_DEVICE)]
 DType = Annotated[str | None, typer.Option("--dtype", help=_DTYPE, metavar="NAME")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but what goes wrong.")]
 

@@ -9,6 +9,7 @@ import torch
 from ridgeline.cli.image_files import PICTURES, Medium
 from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.decoding import choose_tiling, tiles_of
+from ridgeline.engine.placement import device_named
 from ridgeline.host import available_memory, total_memory
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
@@ -33,6 +34,7 @@ class DrawingSettings:
         compiled: whether torch compiles the denoiser's blocks first.
         as_json: whether the result is said as JSON, in place of the names of files.
         medium: pictures or clips.
+        device: where they are drawn, as `placement.device_named` has it.
 
     Raises ValueError for settings that cannot be, or not together.
     """
@@ -46,14 +48,23 @@ class DrawingSettings:
     compiled: bool
     as_json: bool
     medium: Medium = PICTURES
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.place.type != "cpu" and (self.compiled or self.cfg_parallel):
+            one = "--compile" if self.compiled else "--cfg-parallel"
+            raise ValueError(f"{one} is for the processor; leave it out, or --device")
         if self.compiled and self.cfg_parallel:
             raise ValueError("--compile is for one process; leave it out, or --cfg-parallel")
         if self.preview < 0:
             raise ValueError(f"--preview is {self.preview}; give the steps between two, 1 or more")
         if self.tile not in (AUTO, OFF) and not (self.tile.isdecimal() and 1 <= int(self.tile) <= 1 << 16):
             raise ValueError(f"--tile is {self.tile!r}; give auto, off, or latents on a side, as 64")
+
+    @property
+    def place(self) -> torch.device:
+        """Where pictures are drawn. Raises ValueError."""
+        return device_named(self.device)
 
     def tiling(self, autoencoder: AutoencoderKL | ClipAutoencoder, latents: Sequence[int]) -> Tiling | None:
         """How latents of this shape are decoded: None for whole, as a clip's are, frame by frame. Raises ValueError
@@ -62,10 +73,12 @@ class DrawingSettings:
             return None
         assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"
         grid = Grid(1, *latents[-2:])
-        return choose_tiling(autoencoder, grid, _free()) if self.tile == AUTO else tiles_of(int(self.tile))
+        return choose_tiling(autoencoder, grid, _free(self.place)) if self.tile == AUTO else tiles_of(int(self.tile))
 
 
-def _free() -> float:
+def _free(place: torch.device) -> float:
+    if place.type == "cuda":
+        return float(torch.cuda.mem_get_info(place)[0])
     try:
         return available_memory()
     except ValueError:  # this system does not say what is free, but what it has

@@ -45,6 +45,7 @@ def image(
     cfg_parallel: drawing.CfgParallel = False,
     compiled: drawing.Compile = False,
     dtype: drawing.DType = None,
+    device: drawing.Device = "cpu",
     threads: options.Threads = None,
     as_json: options.Json = False,
     quiet: drawing.Quiet = False,
@@ -55,7 +56,9 @@ def image(
     What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    settings = DrawingSettings(output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json)
+    settings = DrawingSettings(
+        output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json, device=device
+    )
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
@@ -69,7 +72,7 @@ def image(
                 raise ValueError("give a prompt (- reads standard input)")
             check_draws(seed or 0, n)
             text = read_prompt(prompt)
-            draw_tokens(source, text, n, seed, output, force=force, threads=threads, as_json=as_json)
+            draw_tokens(source, text, n, seed, settings, threads)
             return
         if latents:
             refuse_drawn({"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, settings)

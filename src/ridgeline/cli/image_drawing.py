@@ -17,7 +17,7 @@ from ridgeline.cli.drawing_settings import DTYPES, DrawingSettings
 from ridgeline.cli.image_files import DrawnFile, check_files, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import counting_bar, loading_bar, say
@@ -31,6 +31,7 @@ from ridgeline.diffusion.pair_process import second_process
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.document.numbers import say_seconds
+from ridgeline.engine.placement import await_card
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
 from ridgeline.trace.doubt import Meanwhile
@@ -51,7 +52,9 @@ def draw(
     source = open_drawing(model, settings.medium)
     check_medium(source, settings.medium)
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(source, DTYPES.get(dtype or ""), threads=threads, progress=progress)
+        pipeline = load_pipeline(
+            source, DTYPES.get(dtype or ""), threads=threads, progress=progress, device=settings.place
+        )
     _draw(pipeline, model, request, settings, DTYPES.get(dtype or ""))
 
 
@@ -59,7 +62,7 @@ def _draw(
     pipeline: Pipeline, model: str, request: Request, settings: DrawingSettings, dtype: torch.dtype | None
 ) -> None:
     """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
-    device = device_named("this", torch.get_num_threads())
+    device = device_at(settings.place)
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
     medium = settings.medium
@@ -220,6 +223,7 @@ class _Drawing:
             start = perf_counter()
             try:
                 yield
+                await_card(self._settings.place)
             finally:
                 self.measured[stage] += perf_counter() - start
 

@@ -44,7 +44,7 @@ def decode_saved(model: str, latents: Sequence[Path], settings: DrawingSettings,
     check_drawn(paths, medium, force=settings.force)
     source = open_drawing(model, medium)
     check_medium(source, medium)
-    autoencoder = load_vae(source, threads=threads)
+    autoencoder = load_vae(source, threads=threads, device=settings.place)
     wanted, dimensions = autoencoder.channels, 3 if medium is PICTURES else 4
     for path, (each, _) in zip(latents, given, strict=True):
         if each.dim() != dimensions:

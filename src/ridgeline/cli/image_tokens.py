@@ -10,13 +10,15 @@ import torch
 import typer
 
 from ridgeline.checkpoint import Source
+from ridgeline.cli.drawing_settings import DrawingSettings
 from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
 from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_at
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.terminal import counting_bar, loading_bar, say
 from ridgeline.document.numbers import say_seconds, three
+from ridgeline.engine.setup import EngineSettings
 from ridgeline.host import threads_for
 from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
 from ridgeline.trace.doubt import Meanwhile
@@ -38,23 +40,22 @@ def draw_tokens(
     prompt: str,
     images: int,
     seed: int | None,
-    output: Path | None,
-    *,
-    force: bool,
+    settings: DrawingSettings,
     threads: int | None,
-    as_json: bool,
 ) -> None:
-    """Draw pictures of a prompt into files. Raises ValueError."""
+    """Draw pictures of a prompt into files. settings: of them the file, --force, --json and the device. Raises
+    ValueError."""
+    output, force, as_json = settings.output, settings.force, settings.as_json
     if output is not None:
         check_drawn(numbered(output, images), PICTURES, force=force)
     with loading_bar(source.name) as progress:
-        drawer = load_drawer(source, progress=progress)
+        drawer = load_drawer(source, EngineSettings(device=settings.device), progress=progress)
     torch.set_num_threads(threads_for(drawer.loaded.weight_bytes, threads))
     plan = drawer.plan(prompt, images, seed)
     paths = numbered(output or Path(f"{Path(source.name).name}-{plan.seed}.png"), images)
     if output is None:
         check_drawn(paths, PICTURES, force=force)
-    forecast = drawer.forecast(plan, device_named("this", torch.get_num_threads()))
+    forecast = drawer.forecast(plan, device_at(settings.place))
     for line in plan_lines(source, drawer, plan, forecast):
         say(line)
     meanwhile = Meanwhile()

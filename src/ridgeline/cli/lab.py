@@ -28,13 +28,20 @@ from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
 from ridgeline.lab import numbers as numbers_lab
 from ridgeline.lab import phases as phases_lab
+from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
+from ridgeline.lab.cache import changed
 from ridgeline.lab.experiments import EXPERIMENTS
+from ridgeline.lab.inside import in_fp32
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import read_recipe, recipe_named
 from ridgeline.ops.formats import kv_format_named
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan import Setup, Workload
+from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.memory import memory_of
 
 lab = typer.Typer(
     help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself."
@@ -58,7 +65,8 @@ def kv_cache(
     loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     both = kv_cache_lab.compare(loaded, first, count)
-    _give(kv_cache_lab.document(both), kv_cache_lab.as_json(both), svg, as_json)
+    moved = changed(in_fp32(model), both.kept.tokens) if model == _BUILTIN and count > 1 else None
+    _give(kv_cache_lab.document(both, moved), kv_cache_lab.as_json(both, moved), svg, as_json)
 
 
 @lab.command()
@@ -84,7 +92,7 @@ def memory(
 @lab.command()
 def sampling(
     model: Annotated[str, typer.Option(help="A checkpoint folder or a built-in model.")] = _BUILTIN,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "One day, a",
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: options.Seed = 1,
     weights: options.RunWeights = None,
@@ -102,9 +110,9 @@ def sampling(
 
 @lab.command()
 def phases(
-    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
-    device: options.DeviceName = "this",
-    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
+    model: Annotated[str, typer.Option(help=_MODEL)] = "llama-3-8b",
+    device: options.DeviceName = "a100-sxm-80gb",
+    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "2000",
     weights: options.RunWeights = None,
     kv: options.RunKV = None,
     svg: Svg = None,
@@ -112,13 +120,17 @@ def phases(
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
+    if not family_of(read_config(model)).writes:
+        raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
     if device == "this":
         both = _phases_here(model, length, weights, kv)
     else:
         config = read_config(model)
         recipe = read_recipe(config) if weights is None else recipe_named(weights)
         recipe = recipe if kv is None else replace(recipe, kv=kv_format_named(kv))
-        both = phases_lab.compare(build(config, recipe=recipe), device_named(device), length)
+        card = device_named(device)
+        room = _room(model, card, weights, kv, length)
+        both = phases_lab.compare(build(config, recipe=recipe), card, length, room=room)
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
@@ -134,6 +146,15 @@ def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -
     loaded, threads = _load(model, None, weights, kv)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
+
+
+def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
+    """Users of that much context that a card has room for, None of a model whose users keep something else."""
+    family = family_of(read_config(name))
+    if family.encodes or not family.writes or context < 2:
+        return None
+    case = ModelCache(read_config(name)).case(Setup(card, weights=weights, kv=kv))
+    return memory_of(case, Workload(input=context - 1, output=1)).users
 
 
 def _fitting(text: str, option: str, model: str) -> int:
@@ -181,6 +202,23 @@ def _write(path: Path, page: Document) -> None:
     say(f"picture written to {path}")
 
 
+@lab.command()
+def directions(
+    model: Annotated[
+        str | None, typer.Option(help="A checkpoint folder with a larger vocabulary: king - man + woman on its table.")
+    ] = None,
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Is meaning a direction?
+
+    Says what it expects, then measures; exit code 1 if something did not hold.
+    """
+    asked = EXPERIMENTS["directions"] if model is None else queen_lab.experiment(model)
+    command_of(asked, _write)(svg=svg, as_json=as_json)
+
+
 for _experiment in EXPERIMENTS.values():
-    lab.command(_experiment.name)(command_of(_experiment, _write))
+    if _experiment.name != "directions":  # which takes a model
+        lab.command(_experiment.name)(command_of(_experiment, _write))
 lab.command()(exercise)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
 from ridgeline.text.reasoning import BY_PARSER
+
+if TYPE_CHECKING:
+    import torch
 
 _SAMPLING, _ENGINE = "Sampling", "Engine"
 
@@ -340,20 +343,37 @@ def api_key_of(given: str | None) -> str | None:
 
 def device_named(name: str, threads: int | None = None) -> Device:
     """A card of the catalogue, of a file, or the machine at hand: `this` is its processor, which is probed for two
-    seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` its accelerator, calibrated.
-    Raises ValueError as `load_card`."""
-    if name not in ("this", "cuda"):
+    seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` or `cuda:N` an accelerator of
+    it, calibrated. Raises ValueError as `load_card`."""
+    kind, _, number = name.partition(":")
+    if name != "this" and kind != "cuda":
         return load_card(name)
     from ridgeline.calibrate.this import this_accelerator, this_device  # what measures is loaded only to measure
 
-    return this_accelerator() if name == "cuda" else this_device(threads, estimate=True)
+    if name == "this":
+        return this_device(threads, estimate=True)
+    if number and not number.isdecimal():
+        raise ValueError(f"--device is {name!r}; give cuda, or cuda:N for card N")
+    return this_accelerator(int(number or 0))
 
 
-def device_under(on_card: bool, threads: int | None) -> Device | None:
+def device_at(place: "torch.device") -> Device:
+    """The machine at hand that something runs on: its processor, with the threads that torch has, or its card. Where
+    that is not calibrated it is probed."""
+    if place.type == "cpu":
+        from torch import get_num_threads
+
+        return device_named("this", get_num_threads())
+    from ridgeline.calibrate.this import this_accelerator
+
+    return this_accelerator(place.index or 0, estimate=True)
+
+
+def device_under(place: "torch.device", threads: int | None) -> Device | None:
     """The machine at hand that a model runs on: its processor, or its card, where that is calibrated."""
-    if not on_card:
+    if place.type == "cpu":
         return device_named("this", threads)
     try:
-        return device_named("cuda")
+        return device_named(str(place))
     except ValueError:  # not calibrated; a run is not to fail for want of what it should have taken
         return None

@@ -174,7 +174,7 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"random weights: {count} meaningless tokens were generated")
-    device = device_under(llm.loaded.on_card, llm.threads)
+    device = device_under(llm.loaded.device, llm.threads)
     limits = () if device is None else verdict(account, device)
     for line in (*_account_lines(account), *limits):
         say(line)

@@ -18,6 +18,8 @@ from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
 from ridgeline.cli.options import device_named, device_under
 from ridgeline.cli.request import draws_too
+from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
+from ridgeline.cli.simulate import check_continues
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine import placement
@@ -127,6 +129,7 @@ def serve(
     engine: TextFlags,
     adapters: AdapterFlags,
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
+    priced: PricedFlags,
     limits: LimitFlags,
 ) -> int:
     """Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.
@@ -140,6 +143,9 @@ def serve(
     writers = [source for source in sources if not source.pipeline]
     check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
+    check_priced(priced, engine, {"seed": seed is not None, "lora_modules": adapters.lora_modules})
+    if priced.priced is not None:
+        return _serve_priced(sources, settings, engine, priced)
     if not pipelines:
         return _serve_language(writers[0], settings, engine, adapters, seed)
     pictures = served_pictures(pipelines, engine.threads)
@@ -153,11 +159,11 @@ def _serve_language(
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = threads_for(weight_bytes(built), engine.threads, engine.tensor_parallel)
-    on_card = placement.device_named(engine.device).type == "cuda"
+    place = placement.device_named(engine.device)
     served = replace(
         _served(model, settings, engine, adapters, seed),
         threads=threads,
-        device=lambda: device_under(on_card, threads),
+        device=lambda: device_under(place, threads),
     )
 
     def ready(url: str, llm: AsyncLLM) -> None:
@@ -165,6 +171,21 @@ def _serve_language(
         _say_draws(model)
 
     return _run(served, settings, ready)
+
+
+def _serve_priced(sources: Sequence[Source], settings: ServerSettings, engine: TextFlags, priced: PricedFlags) -> int:
+    """A language model's routes on which none runs. Raises ValueError for models that continue no texts."""
+    if len(sources) > 1:
+        raise ValueError("--priced is of one language model; leave the others out")
+    check_continues(sources[0])
+    served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
+    title = priced_cards(served)
+
+    def ready(url: str, llm: AsyncLLM) -> None:
+        say_ready(url, llm, served.name, settings)
+        logger.warning(f"no model runs here: steps take what they would on {title}, and answers are filler")
+
+    return _run(served, replace(settings, priced=title), ready)
 
 
 def _serve_together(

@@ -14,7 +14,8 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
-from ridgeline.cli.simulate_options import FleetFlags, JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
+from ridgeline.cli.simulate_fleet import FleetFlags
+from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.html import html
 from ridgeline.document.printable import printable
@@ -36,6 +37,7 @@ from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.together import together
 from ridgeline.traffic.offered import mean_sizes
 
 _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
@@ -59,11 +61,15 @@ def simulate(
     Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
     """
     traffic = _checked(traffic, judged)
+    if judged.advise and (fleet.split or fleet.scale or fleet.also):
+        raise ValueError("--advise is of equal replicas that do all; leave --split, --scale and --also out")
     required = judged.requirements()
     _check_files(output)
     asked, rebuilt = _asked(model, setup, fleet, limits, traffic, money, judged)
     with _progress() as told:
         found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
+        if asked.fleet.split is not None:
+            found = replace(found, together=together(asked, rebuilt, told))
         if judged.advise:
             found = replace(found, advised=advise(asked, rebuilt, told))
     _write(found, output)
@@ -95,21 +101,29 @@ def _asked(
     judged: JudgedFlags,
 ) -> tuple[Asked, Callable[[Limits], Machine]]:
     """What is asked for, and what makes its machine with other limits. Raises ValueError."""
-    made, routing = traffic.offered(), fleet.routing(traffic.seed)
+    made = traffic.offered()
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
     source = open_source(catalogue_name(model) or model)
-    _check_continues(source)
+    check_continues(source)
     device = with_price(device_named(setup.device), money)
     if money.prices is not None and (unknown := money.unknown([device.name])):
         say(unknown)
     put = setup.setup(device)
     check_devices(put)
-    case = ModelCache(source.config).case(put)
+    models = ModelCache(source.config)
+    case = models.case(put)
     error = judged.price_error(case.device, setup.devices)
-    machine = limits.machine(case, limits.limits(setup.max_batch_tokens))
+    asked_limits = limits.limits(setup.max_batch_tokens)
+    machine = limits.machine(case, asked_limits)
+    dealt = fleet.fleet(
+        case,
+        lambda other: limits.machine(other, asked_limits),
+        lambda device: models.case(setup.setup(with_price(device, money))),
+        traffic.seed,
+    )
     words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
-    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, routing)
+    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt)
     return asked, lambda other: limits.machine(case, other)
 
 
@@ -119,7 +133,7 @@ def _found(asked: Asked, told: Callable[[str], Told]) -> Findings:
 
 def _law(asked: Asked, metrics: Metrics) -> Law:
     """Of one replica, at its share of the rate."""
-    rate, machine = metrics.offered / asked.routing.replicas, asked.machine
+    rate, machine = metrics.offered / asked.fleet.replicas, asked.machine
     return load_law(machine.case, rate, round(metrics.input), round(metrics.output), machine.limits.tokens)
 
 
@@ -128,13 +142,13 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     machine, open_loop = asked.machine, asked.open_loop
 
     def at(rate: float, factor: float) -> Metrics:
-        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.routing)
+        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
     given, made = mean_sizes(asked.offered())
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
-    start = _BELOW_WALL * asked.routing.replicas * min(law.wall, places)
+    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places)
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
@@ -151,7 +165,7 @@ def _check_files(output: OutputFlags) -> None:
             check_new(path)
 
 
-def _check_continues(source: Source) -> None:
+def check_continues(source: Source) -> None:
     """Raises ValueError for what continues no texts."""
     if source.pipeline:
         raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")

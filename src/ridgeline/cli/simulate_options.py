@@ -17,7 +17,6 @@ from ridgeline.simulate.asked import PriceError, price_error
 from ridgeline.simulate.capacity import ATTAIN, REQUESTS
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import Requirement, parse_requirement
-from ridgeline.simulate.run import Routing
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic import arrivals
 from ridgeline.traffic.lengths import Lengths, parse_lengths
@@ -33,7 +32,7 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
-from ridgeline.traffic.routers import router_named
+from ridgeline.traffic.profile import parse_profile, shaped
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
@@ -41,10 +40,7 @@ _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
 
 
-_traffic, _fleet, _engine, _judged, _output = map(
-    options.panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output")
-)
-MAX_REPLICAS = 1024
+_traffic, _engine, _judged, _output = map(options.panel, ("Traffic", "Engine", "What is judged", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +61,10 @@ class TrafficFlags:
         Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
     ] = "poisson"
     burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    profile: Annotated[
+        str | None,
+        _traffic("How --rate changes: ramp:4:60s, spike:4:60s:30s (times, from, for), day:0.2:600s (share, period)."),
+    ] = None
     speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
     keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
     input: Annotated[str | None, _traffic(f"Tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
@@ -89,8 +89,8 @@ class TrafficFlags:
             raise ValueError("--capacity looks for the rate; leave --rate and --users out")
         if self.duration is not None:
             raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
-        if self.speed != 1:
-            raise ValueError("--capacity looks for the rate; leave --speed out")
+        if self.speed != 1 or self.profile is not None:
+            raise ValueError("--capacity looks for a steady rate; leave --speed and --profile out")
         return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
 
     def at(self, rate: float) -> "TrafficFlags":
@@ -132,6 +132,7 @@ class TrafficFlags:
         for given, wanted, message in (
             (self.think is not None, self.users is not None, "--think is for --users; leave it out"),
             (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
+            (self.profile is not None, self.rate is not None, "--profile is how --rate changes; give both"),
             (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
             (self.speed != 1, own_moments, "--speed is for a --trace at its own moments; leave it out"),
             (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
@@ -146,6 +147,8 @@ class TrafficFlags:
         """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
         be read."""
         self.check()
+        if self.profile is not None:
+            parse_profile(self.profile)
         lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
         think = 0 if self.think is None else round(parse_seconds(self.think, "--think") * 1e9)
         made = partial(self._offered, lengths, self._until(), think)
@@ -184,13 +187,17 @@ class TrafficFlags:
         """Of users none count."""
         if self.rate is None:
             return arrivals.constant(1.0)
+        steady = self._steady(self.rate)
+        return steady if self.profile is None else shaped(steady, parse_profile(self.profile))
+
+    def _steady(self, rate: float) -> Iterator[int]:
         match self.arrival:
             case "constant":
-                return arrivals.constant(self.rate)
+                return arrivals.constant(rate)
             case "gamma":
-                return arrivals.gamma(self.rate, self.burstiness, self.seed)
+                return arrivals.gamma(rate, self.burstiness, self.seed)
             case "poisson":
-                return arrivals.poisson(self.rate, self.seed)
+                return arrivals.poisson(rate, self.seed)
 
     def in_words(self) -> str:
         """`Poisson arrivals, 12 a second, 1k tokens in and 256 out, each up to 10% more or less`."""
@@ -199,7 +206,7 @@ class TrafficFlags:
             how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
         elif self.rate is not None:
             name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
-            how = f"{name} arrivals, {self.rate:.4g} a second"
+            how = f"{name} arrivals, {self.rate:.4g} a second" + (f" ({self.profile})" if self.profile else "")
         else:
             faster = "" if self.speed == 1 else f" {self.speed:.4g} times as fast"
             how = f"requests as recorded{faster}" + ("" if self.keep == 1 else f", {self.keep:.0%} of them")
@@ -207,34 +214,6 @@ class TrafficFlags:
             return f"{how}, lengths of {self.trace.name}"
         given, made = self.input or _INPUT, self.output or _OUTPUT
         return f"{how}, {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
-
-
-@dataclass(frozen=True, slots=True)
-class FleetFlags:
-    """How many replicas there are, and who is sent where."""
-
-    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
-    router: Annotated[
-        str | None,
-        _fleet(
-            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
-            "or prefix (where its first block went, unless that is busy)."
-        ),
-    ] = None
-    signal_age: Annotated[
-        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
-    ] = None
-
-    def routing(self, seed: int) -> Routing:
-        """Raises ValueError."""
-        if not 1 <= self.replicas <= MAX_REPLICAS:
-            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
-        if self.replicas == 1 and (self.router is not None or self.signal_age is not None):
-            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
-        name, text = self.router or "two", self.signal_age or "50ms"
-        router_named(name, seed)
-        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
-        return Routing(self.replicas, name, age, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +227,10 @@ class LimitFlags:
         int | None, _engine("Pages of KV memory, as a server of yours says; by default what the plan leaves for them.")
     ] = None
     context: options.Context = None
+    between_steps: Annotated[
+        str | None,
+        _engine("What passes between two steps beside what the engine's profile has, like 300us: a server's messages."),
+    ] = None
     prefix_cache: Annotated[
         bool, _engine("Keep and share the KV pages of equal prefixes.", "--prefix-cache/--no-prefix-cache")
     ] = True
@@ -262,6 +245,7 @@ class LimitFlags:
 
     def machine(self, case: Case, limits: Limits) -> Machine:
         """An engine with limits on the card of a case. Raises ValueError."""
+        between = self.between_steps
         return machine_of(
             case,
             limits,
@@ -269,6 +253,7 @@ class LimitFlags:
             pages=self.pages,
             page_size=self.page_size,
             prefix_cache=self.prefix_cache,
+            between=0 if between is None else round(parse_seconds(between, "--between-steps") * 1e9),
         )
 
 

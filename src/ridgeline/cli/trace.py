@@ -14,11 +14,19 @@ from ridgeline.checkpoint.embedding import pooled, read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import device_named, parse_tokens
+from ridgeline.cli.options import device_at, device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of
 from ridgeline.cli.request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import say, status
-from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, refuse_of_pictures, refuse_of_texts
+from ridgeline.cli.trace_options import (
+    Drawing,
+    Files,
+    chosen_layer,
+    clock_of,
+    refuse_of_pictures,
+    refuse_of_texts,
+    traced_on,
+)
 from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -248,14 +256,22 @@ def _show_written(
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
-    dummy = running.dummy_weights
+    dummy, place = running.dummy_weights, traced_on(device)
     inside = [name for name in _changed(look) if name != "--layer"]
+    if place.type != "cpu" and inside:
+        raise ValueError(f"{inside[0]} looks into a model on the processor; leave it out, or --device {device}")
     if running.tensor_parallel > 1 and inside:
         raise ValueError(
             f"{inside[0]} looks into a whole model, and --tensor-parallel divides it; leave one of them out"
         )
+    on = "cpu" if place.type == "cpu" else device
     settings = dataclasses.replace(
-        _SETTINGS, adapters=adapters, weights=formats.weights, kv=formats.kv, ranks=running.tensor_parallel
+        _SETTINGS,
+        adapters=adapters,
+        weights=formats.weights,
+        kv=formats.kv,
+        ranks=running.tensor_parallel,
+        device=on,
     )
     llm = load(source, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
@@ -267,8 +283,11 @@ def _show_written(
         check_room(llm, ids, params)
     check(llm, ids, wanted)  # before a machine is probed for it
     with status("tracing"):
-        card = llm.loaded.joined(device_named(device, llm.threads))
-        ledger = trace_request(llm, subject, params, card, wanted, at_hand=device == "this", threads=llm.threads)
+        card = device_named(device, llm.threads) if place.type == "cpu" else device_at(place)
+        card, at_hand = llm.loaded.joined(card), device == "this" or place.type != "cpu"
+        ledger = trace_request(
+            llm, subject, params, card, wanted, at_hand=at_hand, threads=llm.threads, clock=clock_of(place)
+        )
     files.write(
         csv=lambda: to_csv(ledger),
         perfetto=lambda: json.dumps(to_perfetto(ledger)),

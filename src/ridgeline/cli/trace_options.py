@@ -5,15 +5,20 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from ridgeline.cli.drawing_options import SECOND_GUIDANCE
 from ridgeline.cli.terminal import say
 from ridgeline.document.page import Figure
 from ridgeline.document.svg import svg
+from ridgeline.engine.placement import device_named as placed
 from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.trace.card import card_clock
+from ridgeline.trace.timeline import Clock
 
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:
@@ -24,6 +29,21 @@ def chosen_layer(layer: str | None, layers: int) -> int | str | None:
     if not layer.isdecimal() or int(layer) >= layers:
         raise ValueError(f"--layer is {layer!r}; the model has layers 0 to {layers - 1}, or say all")
     return int(layer)
+
+
+def traced_on(device: str) -> torch.device:
+    """Where a traced model runs, as --device says it: on a card for cuda and cuda:N, else on the processor, whatever
+    card it is priced on. Raises ValueError for a card that is not here."""
+    if device.partition(":")[0] != "cuda":
+        return torch.device("cpu")
+    place = placed(device)
+    torch.cuda.set_device(place)  # of this thread, in which Triton launches and events are recorded
+    return place
+
+
+def clock_of(place: torch.device) -> Clock:
+    """The time at which what was asked of the device is done."""
+    return perf_counter if place.type == "cpu" else card_clock(perf_counter)
 
 
 def _file(name: str, text: str) -> Any:

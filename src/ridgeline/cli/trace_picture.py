@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.plan_options import named_sections
 from ridgeline.cli.terminal import loading_bar, say, status
-from ridgeline.cli.trace_options import Drawing, Files, chosen_layer
+from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, clock_of, traced_on
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import Request
@@ -63,8 +63,12 @@ def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, as
     )  # fmt: skip
     _check_picture(drawing, asked)
     sections = named_sections(drawing.section, STAGES)
+    place = traced_on(asked.device)
+    if place.type != "cpu" and (asked.attention or drawing.pull):
+        looks_in = "--attention" if asked.attention else "--pull"
+        raise ValueError(f"{looks_in} looks into a model on the processor; leave it out, or --device {asked.device}")
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(model, threads=asked.threads, progress=progress)
+        pipeline = load_pipeline(model, threads=asked.threads, progress=progress, device=place)
     layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
     with status("drawing"):
@@ -74,8 +78,11 @@ def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, as
         pull = pull_of(moment) if drawing.pull else None
     threads = torch.get_num_threads()
     with status("tracing"):
-        device = device_named(asked.device, threads)
-        ledger = trace_picture(moment, device, repeats=asked.repeats, at_hand=asked.device == "this", threads=threads)
+        device = device_named(asked.device, threads) if place.type == "cpu" else device_at(place)
+        at_hand = asked.device == "this" or place.type != "cpu"
+        ledger = trace_picture(
+            moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
+        )
     ledger = dataclasses.replace(ledger, words=words, pull=pull)
     if drawing.picture is not None:
         figure = looks(ledger)

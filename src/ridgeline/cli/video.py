@@ -45,6 +45,7 @@ def video(
     cfg_parallel: drawing.CfgParallel = False,
     compiled: drawing.Compile = False,
     dtype: drawing.DType = None,
+    device: drawing.Device = "cpu",
     threads: options.Threads = None,
     as_json: options.Json = False,
     quiet: drawing.Quiet = False,
@@ -55,7 +56,7 @@ def video(
     between two steps and says what there is; twice, it stops at once.
     """
     settings = DrawingSettings(
-        output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps)
+        output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps), device=device
     )
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)

@@ -76,7 +76,7 @@ def decode_parts(
         return
     device = next(autoencoder.parameters()).device
     for frame_CHW in latents_CHW.unbind(1) if moves else (latents_CHW,):
-        pixels = autoencoder.decode(frame_CHW[None].to(device), tiling)[0].float()
+        pixels = autoencoder.decode(frame_CHW[None].to(device), tiling)[0].float().cpu()
         yield pixels[:, None] if moves else pixels
 
 

@@ -1,13 +1,13 @@
 """From the folder of a pipeline to what draws: its parts, and what the folder says of requests that leave it open."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ridgeline.checkpoint import Source, load_autoencoder, load_denoiser
-from ridgeline.checkpoint.fill import Progress, memory_beside
+from ridgeline.checkpoint.fill import Progress, memory_beside, room_on, to_card
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Component, as_source
 from ridgeline.diffusion.clip_autoencoder import ARCHITECTURE as CLIPS
@@ -24,9 +24,11 @@ from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.fields import Fields
+from ridgeline.models.network import Network
 
 _WEIGHTED, _SECOND = ("text_encoder", "text_encoder_2", "transformer", "vae"), "transformer_2"
 _DEFAULTS = "generation_config.json"
+_PROCESSOR = torch.device("cpu")
 
 
 def load_pipeline(
@@ -35,12 +37,13 @@ def load_pipeline(
     *,
     threads: int | None = None,
     progress: Progress | None = None,
+    device: torch.device = _PROCESSOR,
 ) -> Pipeline:
     """Load the folder of a pipeline (a source, or a name as `open_source` takes it).
 
     dtype: of the denoiser, fp32 or bf16; by default what it is stored in. The text encoder runs as it is stored, the
     VAE in fp32, in which the CPU is fastest. threads: that torch computes with from now on; by default all cores, one
-    for small models. progress(bytes done, bytes in all): told while weights load.
+    for small models. progress(bytes done, bytes in all): told while weights load. device: where all of it runs.
 
     Raises ModelRefused in one line: a class that is not built, a part that is missing, broken or does not fit the
     others, more weights than memory.
@@ -70,7 +73,21 @@ def load_pipeline(
     networks = (*encoder.models, denoiser, autoencoder, *([second.denoiser] if second else []))
     weights = sum(parameter.nbytes for network in networks for parameter in network.parameters())
     torch.set_num_threads(threads_for(weights, threads))
+    _place(networks, device)
     return Pipeline(source.title, kind, encoder, denoiser, autoencoder, scheduler, layout, second)
+
+
+def _place(networks: Iterable[Network | ClipAutoencoder], device: torch.device) -> None:
+    """Put the parts of a pipeline where they run. Raises ModelRefused where a card has no room for them."""
+    if device.type == "cpu":
+        return
+    torch.cuda.set_device(device)  # of this thread, in which Triton launches
+    for network in networks:
+        if isinstance(network, ClipAutoencoder):
+            with room_on(device):
+                network.theirs.to(device)
+        else:
+            to_card(network, device)
 
 
 def _boundary(source: Source) -> float | None:
@@ -99,7 +116,9 @@ def _load_autoencoder(part: Component, progress: Progress | None) -> Autoencoder
     return load_autoencoder(str(part.folder), torch.float32, progress=progress)
 
 
-def load_vae(model: Source | str, *, threads: int | None = None) -> AutoencoderKL | ClipAutoencoder:
+def load_vae(
+    model: Source | str, *, threads: int | None = None, device: torch.device = _PROCESSOR
+) -> AutoencoderKL | ClipAutoencoder:
     """The VAE of a pipeline's folder alone, as `load_pipeline` has it: for latents that were saved. Raises
     ModelRefused."""
     if threads is not None:
@@ -108,6 +127,7 @@ def load_vae(model: Source | str, *, threads: int | None = None) -> AutoencoderK
     pipeline_class_of(source)
     autoencoder = _load_autoencoder(source.components["vae"], None)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in autoencoder.parameters()), threads))
+    _place([autoencoder], device)
     return autoencoder
 
 

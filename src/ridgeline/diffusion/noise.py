@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_PROCESSOR = torch.device("cpu")
 MAX_IMAGES = 100
 MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
@@ -16,16 +17,17 @@ class Noise:
     request with seed s + k. It is drawn on the CPU, so that it is the same for every device.
     """
 
-    def __init__(self, seed: int, images: int, shape: Sequence[int]) -> None:
-        """shape: of one image's latents. Raises ValueError as `check_draws`."""
+    def __init__(self, seed: int, images: int, shape: Sequence[int], device: torch.device = _PROCESSOR) -> None:
+        """shape: of one image's latents. device: where it goes. Raises ValueError as `check_draws`."""
         check_draws(seed, images)
         self._generators = [torch.Generator().manual_seed(seed + image) for image in range(images)]
-        self._shape = tuple(shape)
+        self._shape, self._device = tuple(shape), device
 
     def __call__(self) -> Tensor:
         """The next draw of every image: the first is what sampling begins with, the others are for samplers that add
         noise."""
-        return torch.stack([torch.randn(self._shape, generator=generator) for generator in self._generators])
+        drawn = torch.stack([torch.randn(self._shape, generator=generator) for generator in self._generators])
+        return drawn.to(self._device)
 
 
 def check_draws(seed: int, images: int) -> None:

@@ -103,6 +103,11 @@ class Pipeline:
         self.scheduler, self.second = scheduler, second
         self.texts = TextCache(encoder)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parts are."""
+        return next(self.denoiser.parameters()).device
+
     def plan(self, request: Request, call_seconds: CallSeconds | None = None) -> Plan:
         """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
@@ -199,12 +204,8 @@ class Pipeline:
 
     def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range, pair: Pair | None) -> Iterator[Step]:
         """As `denoise`, of one group: images that are drawn side by side."""
-        schedule, device = plan.schedule, next(self.denoiser.parameters()).device
-        noise = Noise(plan.seed + images.start, len(images), plan.geometry.latents)
-
-        def draw() -> Tensor:
-            return noise().to(device)
-
+        schedule = plan.schedule
+        draw = Noise(plan.seed + images.start, len(images), plan.geometry.latents, self.device)
         paired, count = plan.batching.paired, len(images)
         pooled = self.texts.pooled(plan.request.prompt)
         threshold = plan.request.step_cache

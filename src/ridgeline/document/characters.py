@@ -8,7 +8,8 @@ from rich.text import Text
 
 from ridgeline.document import numbers
 from ridgeline.document.axes import along, powers
-from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.charts import Bars, Chart, Spans, Stacks
+from ridgeline.document.grid import Grid
 from ridgeline.document.page import EVEN, Column, Figure, Row, Table
 from ridgeline.document.panels import Band, Panels, coarser
 from ridgeline.document.roofline import Point, Roofline
@@ -58,10 +59,14 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _bars(figure, width)
     elif isinstance(figure, Chart):
         yield from _chart(figure)
+    elif isinstance(figure, Stacks):
+        yield from _stacks(figure, width)
     elif isinstance(figure, Spans):
         yield from _spans(figure, min(width, _WIDEST))
     elif isinstance(figure, Panels):
         yield from _panels(figure, min(width, _WIDEST))
+    elif isinstance(figure, Grid):
+        yield from _grid(figure, width)
     else:
         yield from _roofline(figure, min(width, _WIDEST))
 
@@ -91,6 +96,20 @@ def _beside(band: Band) -> Iterator[Text]:
     for index in range(max(map(len, drawn))):
         cells = [column[index] if index < len(column) else "" for column in drawn]
         yield Text((" " * _GAP).join(f"{cell:{2 * _CELLS}}" for cell in cells).rstrip())
+
+
+def _grid(figure: Grid, width: int) -> Iterator[Text]:
+    """Percents; a column that has no room for its name has the beginning of it."""
+    names = max(map(len, figure.rows))
+    room = max(4, (width - names) // len(figure.columns))
+    widths = [min(room, max(4, len(name) + 1)) for name in figure.columns]
+    yield Text(figure.title, style="bold")
+    heads = (f"{name[: wide - 1]:>{wide}}" for name, wide in zip(figure.columns, widths, strict=True))
+    yield Text(" " * names + "".join(heads), style="dim")
+    for name, line in zip(figure.rows, figure.lines, strict=True):
+        shares = (f"{100 * share:>{wide}.0f}" for share, wide in zip(line, widths, strict=True))
+        yield Text(f"{name:>{names}}{''.join(shares)}")
+    yield from (Text(text, style="dim") for text in wrap(f"Percent. {figure.note}", width))
 
 
 _SHORTEST_BAR, _LONGEST_BAR = 8, 36
@@ -133,6 +152,24 @@ def _chart(chart: Chart) -> Iterator[Text]:
 
 
 _STRETCHES = "░█▒▓"
+_LONGEST_STACK = 72
+
+
+def _stacks(stacks: Stacks, width: int) -> Iterator[Text]:
+    """What it is above each, a shade for each kind, and a bar where there is no more."""
+    room, (limit, named) = min(_LONGEST_STACK, width) - 1, stacks.limit
+    at = round(limit / stacks.end * room)
+    yield Text(f"{stacks.title} ({stacks.unit})", style="bold")
+    for stack in stacks.stacks:
+        yield Text(f"{stack.label}: {stack.note}" if stack.note else stack.label)
+        cells = [" "] * (room + 1)
+        for kind, (start, end) in enumerate(stacks.shares(stack)):
+            first, last = round(start * room), round(end * room)
+            cells[first:last] = _STRETCHES[kind % len(_STRETCHES)] * (last - first)
+        cells[at] = "┃"
+        yield Text("".join(cells))
+    kinds = "   ".join(f"{_STRETCHES[i % len(_STRETCHES)]} {kind}" for i, kind in enumerate(stacks.kinds))
+    yield Text(f"{kinds}; ┃ {named}, {limit:.3g} {stacks.unit}", style="dim")
 
 
 def _spans(spans: Spans, width: int) -> Iterator[Text]:

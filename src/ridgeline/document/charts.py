@@ -1,6 +1,7 @@
-"""Charts: bars, series over axes, and stretches of time side by side, as data to be drawn."""
+"""Charts: bars, stacks, series over axes, and stretches of time side by side, as data to be drawn."""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from ridgeline.document.axes import Axis, axis_around
@@ -73,6 +74,38 @@ class Chart:
     def up(self) -> Axis:
         """The axis of y."""
         return axis_around([y for one in self.series for _, y in one.points], log=self.log_y)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Parts upon each other, one of each kind, beside a label; note: what to say behind them."""
+
+    label: str
+    parts: tuple[float, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Stacks to compare with a limit. kinds: of the parts. limit: where there is no more, and what it is. What is over
+    twice the limit is cut there, so that it does not squash the others; its note has to say how long it is."""
+
+    title: str
+    unit: str
+    kinds: tuple[str, ...]
+    stacks: tuple[Stack, ...]
+    limit: tuple[float, str]
+
+    @property
+    def end(self) -> float:
+        """Where the axis ends."""
+        highest = max((sum(stack.parts) for stack in self.stacks), default=0.0)
+        return max(1.25 * self.limit[0], min(2 * self.limit[0], highest))
+
+    def shares(self, stack: Stack) -> list[tuple[float, float]]:
+        """Of each part of a stack where it begins and ends, from 0 to 1 of the axis."""
+        edges = [min(1.0, edge / self.end) for edge in accumulate(stack.parts, initial=0.0)]
+        return list(pairwise(edges))
 
 
 @dataclass(frozen=True, slots=True)

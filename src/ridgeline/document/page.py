@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.charts import Bars, Chart, Spans, Stacks
+from ridgeline.document.grid import Grid
 from ridgeline.document.panels import Panels
 from ridgeline.document.roofline import Roofline
 
@@ -110,7 +111,7 @@ class Table:
     dense: bool = False
 
 
-Figure = Bars | Chart | Spans | Panels | Roofline
+Figure = Bars | Stacks | Chart | Spans | Panels | Grid | Roofline
 Block = Heading | Paragraph | Bullets | Facts | Table | Figure
 
 

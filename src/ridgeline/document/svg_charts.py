@@ -1,16 +1,17 @@
-"""Bars, charts and spans as SVG."""
+"""Bars, stacks, charts and spans as SVG."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
 from ridgeline.document.axes import Axis
-from ridgeline.document.charts import Bars, Chart, Series, Span, Spans
+from ridgeline.document.charts import Bars, Chart, Series, Span, Spans, Stacks
 from ridgeline.document.svg_parts import SERIES, WIDTH, line, words
 
 _LEFT, _RIGHT, _TOP = 84, 28, 52
 _PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 58, 18
 _BAR_ROW, _SPAN_ROW = 26, 13  # pixels
+_STACK_ROW, _MARGIN = 54, 24
 _CHARACTER = 6.7  # pixels: the width of one, at most
 _GRID, _DIM = "#e0e0e0", "#666666"
 
@@ -36,6 +37,38 @@ def bars(bars: Bars) -> Iterator[str]:
         yield words(labels - 8, y + 15, bar.label, anchor="end")
         yield f'<rect x="{labels:.1f}" y="{y + 2}" width="{width:.1f}" height="{_BAR_ROW - 7}" fill="{colour}"/>'
         yield words(labels + width + 6, y + 15, bar.text)
+
+
+# -- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def stacks_height(stacks: Stacks) -> int:
+    """Pixels."""
+    rows = len(_legend_rows(list(stacks.kinds)))
+    return _TOP + _STACK_ROW * len(stacks.stacks) + _FOOT + _LEGEND_ROW * rows
+
+
+def stacks(stacks: Stacks) -> Iterator[str]:
+    """A row each: what it is above it, its note behind that, and a line through all where there is no more."""
+    bottom = _TOP + _STACK_ROW * len(stacks.stacks)
+    limit, named = stacks.limit
+    at = _MARGIN + (WIDTH - 2 * _MARGIN) * limit / stacks.end
+    yield words(_MARGIN, 26, f"{stacks.title} ({stacks.unit})", size=15, weight="bold")
+    for index, stack in enumerate(stacks.stacks):
+        y = _TOP + _STACK_ROW * index
+        yield words(_MARGIN, y + 14, f"{stack.label}: {stack.note}" if stack.note else stack.label)
+        if sum(stack.parts) > stacks.end:
+            yield words(WIDTH - _MARGIN, y + 14, "goes on", anchor="end", colour=_DIM)
+        for kind, (start, end) in enumerate(stacks.shares(stack)):
+            left, right = (_MARGIN + (WIDTH - 2 * _MARGIN) * share for share in (start, end))
+            said = escape(f"{stacks.kinds[kind]}: {stack.parts[kind]:.3g} {stacks.unit}")
+            yield (
+                f'<rect x="{left:.1f}" y="{y + 20}" width="{right - left:.1f}" height="{_STACK_ROW - 28}" '
+                f'fill="{_colour(kind)}"><title>{said}</title></rect>'
+            )
+        yield line(at, y + 17, at, y + _STACK_ROW - 5, "#222222", 2)
+    yield words(at, bottom + 14, f"{named}: {limit:.3g} {stacks.unit}", anchor="middle")
+    yield from _legend([(kind, "points") for kind in stacks.kinds], bottom + _FOOT - 16)
 
 
 # -- charts -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What every SVG picture is made of: the page, lines, words, and the colours of both on light and dark ground."""
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -22,6 +23,11 @@ def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
         f'role="img" aria-label="{escape(title)}">'
     )
     return "\n".join([head, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
+
+
+def on_dark(picture: str) -> str:
+    """The same picture on dark ground, by itself."""
+    return re.sub(r'(fill|stroke)="(#\w+)"', lambda found: f'{found[1]}="{DARK.get(found[2], found[2])}"', picture)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:

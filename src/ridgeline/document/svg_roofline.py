@@ -15,6 +15,7 @@ _COLOURS = {
     "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
 }  # fmt: skip
 _CROWDED = 34.0  # pixels between two slopes, straight up, with no room for words
+_LETTER = 6.6  # pixels of a letter of a slope's name
 _RADIUS = 7.0  # of a point that is no share of anything
 Box = tuple[float, float, float, float]
 
@@ -75,8 +76,9 @@ class _Plot:
             self.crossed += _boxes(begin, stop)
             above = self.figure.slopes[index - 1].rate if index else 0.0
             last = index == len(self.figure.slopes) - 1
-            crowded = last and above > 0 and self.y(slope.rate) - self.y(above) < _CROWDED
-            parts.append(self._along(slope, begin, stop, under=crowded))
+            crowded = above > 0 and self.y(slope.rate) - self.y(above) < _CROWDED
+            beyond = _LETTER * len(_said(self.figure.slopes[index - 1])) + 12 if crowded and not last else 0.0
+            parts.append(self._along(slope, begin, stop, beyond, under=crowded and last))
         for ceiling in self.figure.ceilings:
             y = self.y(ceiling.rate)
             parts.append(line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
@@ -85,15 +87,18 @@ class _Plot:
             self.taken.append((WIDTH - RIGHT - 6 - 7 * len(label), y - 18, WIDTH - RIGHT, y))
         return parts
 
-    def _along(self, slope: Roof, begin: tuple[float, float], stop: tuple[float, float], *, under: bool) -> str:
-        """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way."""
-        label = f"{slope.name} {numbers.say(slope.rate, 'B/s')}"
+    def _along(
+        self, slope: Roof, begin: tuple[float, float], stop: tuple[float, float], beyond: float, *, under: bool
+    ) -> str:
+        """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way.
+        beyond: pixels further up, where another's name is beside its foot."""
+        label = _said(slope)
         dx, dy = stop[0] - begin[0], begin[1] - stop[1]
         angle = math.degrees(math.atan2(dy, dx))
-        foot = 0.06 * math.hypot(dx, dy)
+        foot = 0.06 * math.hypot(dx, dy) + beyond
         x = begin[0] + foot * math.cos(math.radians(angle))
         y = begin[1] - foot * math.sin(math.radians(angle))
-        length = 6.6 * len(label)
+        length = _LETTER * len(label)
         for step in range(0, int(length), 12):  # what the slanted words cover
             px = x + step * math.cos(math.radians(angle))
             py = y - step * math.sin(math.radians(angle))
@@ -162,6 +167,10 @@ class _Plot:
             y += 16
             parts.append(words(x, y, unplaced, size=10, colour="#666666"))
         return parts
+
+
+def _said(slope: Roof) -> str:
+    return f"{slope.name} {numbers.say(slope.rate, 'B/s')}"
 
 
 def _say(point: Point) -> str:

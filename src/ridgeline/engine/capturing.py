@@ -27,7 +27,7 @@ from ridgeline.ops.kv import KVGroup, KVLayout
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged_card import CardPages, OnPages
 from ridgeline.ops.recurrence import Recurrence
-from ridgeline.ops.staging import staged
+from ridgeline.ops.staging import Told, staged
 
 if TYPE_CHECKING:
     from ridgeline.ops.kernels.triton import Seen
@@ -114,6 +114,7 @@ class DecodeInputs(OnPages):
         device, groups = tables.device, len(tables.groups)
         self.tables = tables
         self.numbers = torch.zeros(3 + 2 * groups, count, dtype=torch.int32, device=device)
+        self._told = Told(self.numbers)
         self.ids_B, self.positions_B, lengths_B = self.numbers[:3].unbind()
         self._slots, offsets = self.numbers[3 : 3 + groups].unbind(), self.numbers[3 + groups :].unbind()
         self.rows_B = torch.arange(count, device=device)
@@ -124,12 +125,13 @@ class DecodeInputs(OnPages):
         """Put what a step of these items reads where it is read."""
         seats, count = self.tables.settle(items, builder), len(items)
         groups, starts = self.tables.groups, [item.start for item in items]
-        numbers = np.zeros(self.numbers.shape, np.int32)
+        numbers = self._told.begin()
+        numbers[:3] = 0
         numbers[0, :count] = [item.tokens[0] for item in items]
         numbers[1, :count] = starts
         numbers[2, :count] = np.add(starts, 1)
         slots, offsets = numbers[3 : 3 + len(groups)], numbers[3 + len(groups) :]
-        slots[:] = -1
+        slots[:], offsets[:] = -1, 0
         tables = [builder.tables(item.request) for item in items]
         for index, group in enumerate(groups):
             size = group.page_size
@@ -137,7 +139,7 @@ class DecodeInputs(OnPages):
                 own[index][start // size] * size + start % size for own, start in zip(tables, starts, strict=True)
             ]
             offsets[index, :count] = self.tables.starts[index] + np.multiply(seats, self.tables.widths[index])
-        self.numbers.copy_(staged(numbers, self.numbers.device))
+        self._told.send()
 
     def seen(self, group: int) -> "Seen":
         """As OnPages.seen."""
@@ -224,6 +226,7 @@ class CapturingRunner(Runner):
         if self._tables.pages is not pages:  # there are more seats now, elsewhere: graphs know the old ones
             self._inputs.clear()
             self._known.clear()
+            self._pool = None  # torch refuses captures into memory whose last graph is gone
             return self._filled(bucket, items)
         return inputs
 

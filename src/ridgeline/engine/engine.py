@@ -154,6 +154,7 @@ class Engine:
         images: Features | None = None,
         root: bytes = b"",
         adapter: str = "",
+        received: int = 0,
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
@@ -161,7 +162,8 @@ class Engine:
         has no head. encoder: ids, or features, for the encoder of an encoder-decoder. images: the
         patches of those that stand in the prompt, in their order. root: what the request's prefix
         is apart for beside tokens (a tenant): prefixes are shared under equal roots only. adapter: the name of the one
-        that it asks; none for the model as it is.
+        that it asks; none for the model as it is. received: positions of the prompt, not all, that another engine has
+        computed and whose keys and values the executor finds there.
         """
         if params is not None and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
@@ -175,6 +177,8 @@ class Engine:
         first, *others = self._choices(prompt, params, limit, encoder, root, number, placed)
         self._next_id += params.n
         self.requests |= {request.id: request for request in (first, *others)}
+        assert 0 <= received < len(prompt), "the last position of a prompt gives its first token"
+        first.received = received
         first.children = others  # they start from its pages, once its prompt is computed
         self.scheduler.add(first)
         return first.group
@@ -412,7 +416,7 @@ class Engine:
         self.scheduler.undo(plan)
         ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
         if len(plan.items) > 1:
-            self._suspects.accuse(ends)
+            self._suspects.accuse(ends, error)
             return []
         refused = out_of_memory(error)
         reason = refused or " ".join(f"{type(error).__name__}: {error}".split())

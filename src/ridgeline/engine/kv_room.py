@@ -17,6 +17,7 @@ from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.cards import COPY_BYTES
 from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak
@@ -52,6 +53,7 @@ def layout_with_room(
         rows = CAPTURED_BATCHES[-1]
         taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
+        taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()
     if adapters:

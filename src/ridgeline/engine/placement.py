@@ -18,13 +18,22 @@ def device_named(name: str) -> torch.device:
     if (kind != "cuda" and name != "auto") or (number and not number.isdecimal()):
         raise ValueError(f"--device is {name!r}; give cpu, cuda, cuda:N for card N, or auto")
     if not count:
-        raise ValueError(f"--device is {name}, but torch sees no CUDA device here; give cpu, or install torch for CUDA")
+        raise ValueError(
+            f"--device is {name}, but torch sees no CUDA device here; leave it out for the processor, or install torch "
+            "for CUDA"
+        )
     index = int(number or 0)
     if index >= count:
         raise ValueError(
             f"--device is {name}, but torch sees {count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
         )
     return torch.device("cuda", index)
+
+
+def await_card(device: torch.device) -> None:
+    """Wait until a card has done what it was asked; the processor has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def card_memory(device: torch.device, share: float | None) -> float:

@@ -169,7 +169,8 @@ class Request:
     log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
     where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
     answer to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter:
-    the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt.
+    the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt. received: positions
+    whose keys and values another engine computed; 0 once it has begun, for a preemption loses them.
     """
 
     id: int
@@ -200,6 +201,7 @@ class Request:
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
     images: PlacedImages | None = None
+    received: int = 0
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)

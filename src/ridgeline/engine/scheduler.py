@@ -225,6 +225,7 @@ class Scheduler:
                 break
             self.waiting.remove(request)
             self._start(request, hit, now)
+            request.computed, request.received = max(hit, request.received), 0
             count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"

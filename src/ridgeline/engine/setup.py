@@ -153,9 +153,14 @@ class Loaded:
         return self.weight_bytes + self.layout.nbytes + recorded + (0 if self.draft is None else self.draft.kept_bytes)
 
     @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return next(self.model.parameters()).device
+
+    @property
     def on_card(self) -> bool:
-        """Whether it runs on a card, not on the processor."""
-        return next(self.model.parameters()).is_cuda
+        """Whether that is a card, not the processor."""
+        return self.device.type == "cuda"
 
     def info(self, device: Device | None = None) -> EngineInfo:
         """What is said of the engine to those who use it through messages; device: what steps are predicted for."""

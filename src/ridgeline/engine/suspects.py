@@ -1,8 +1,12 @@
 """After a step failed, those that were in it run one at a time, to find the one to blame."""
 
+import logging
+
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.step_plan import StepPlan
+
+logger = logging.getLogger(__name__)
 
 
 class Suspects:
@@ -14,9 +18,12 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._ends)
 
-    def accuse(self, ends: dict[Request, int]) -> None:
-        """Suspect these requests; `ends`: the positions that each had got to with the step that failed."""
+    def accuse(self, ends: dict[Request, int], error: Exception) -> None:
+        """Suspect these requests; `ends`: the positions that each had got to with the step that failed. It is logged:
+        where each of them runs well alone, nobody else hears of it, but for the time that it takes."""
         self._ends = ends
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        logger.warning(f"a step of {len(ends)} requests failed, and each runs alone now: {reason}")
 
     def forget(self, request: Request) -> None:
         """A request has ended."""

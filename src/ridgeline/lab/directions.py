@@ -7,6 +7,7 @@ from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.inside import Inside
+from ridgeline.text import Tokenizer
 
 ASKED = (
     ("boy", "he", "she", "girl"),
@@ -22,36 +23,44 @@ ASKED = (
 class Words:
     """The table's rows, around their mean."""
 
-    def __init__(self, tales: Inside) -> None:
-        self.tales = tales
-        self.rows = tales.table - tales.table.mean(0)
+    def __init__(self, table: Tensor, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.rows = table.float() - table.float().mean(0)
+
+    def pieces(self, word: str) -> list[int]:
+        """The tokens of a word after a space."""
+        return self.tokenizer.encode(f" {word}", add_special=False, parse_special=False)
 
     def token(self, word: str) -> int:
         """The one token of a word after a space. Raises ValueError where it has several."""
-        *_, token = ids = self.tales.ids(" " + word)
-        if len(ids) != 2:  # the first begins a text
-            raise ValueError(f"{word!r} is several tokens")
-        return token
+        ids = self.pieces(word)
+        if len(ids) != 1:
+            raise ValueError(f"{word!r} is {len(ids)} tokens here, and no row of the table is its own; take another")
+        return ids[0]
 
     def nearest(self, vector: Tensor, without: set[int], count: int = 3) -> list[tuple[str, float]]:
         """Words by the cosine of the angle to a vector, but for some."""
         cosines = torch.cosine_similarity(self.rows, vector[None], dim=1)
         order = [token for token in cosines.argsort(descending=True).tolist() if token not in without]
-        return [(self.tales.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
+        return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
+
+    def made(self, a: str, b: str, c: str) -> Tensor:
+        """a - b + c."""
+        first, minus, plus = (self.rows[self.token(word)] for word in (a, b, c))
+        return first - minus + plus
 
     def sum(self, a: str, b: str, c: str) -> list[tuple[str, float]]:
-        """What is nearest to a - b + c."""
-        tokens = [self.token(word) for word in (a, b, c)]
-        first, minus, plus = (self.rows[token] for token in tokens)
-        return self.nearest(first - minus + plus, set(tokens))
+        """What is nearest to a - b + c, the three themselves left out."""
+        return self.nearest(self.made(a, b, c), {self.token(word) for word in (a, b, c)})
 
 
 def run() -> Outcome:
     """The six sums, and the one that every text has."""
-    words = Words(Inside())
+    tales = Inside()
+    words = Words(tales.table, tales.tokenizer)
     found = {f"{a} - {b} + {c}": (words.sum(a, b, c), wanted) for a, b, c, wanted in ASKED}
     right = sum(best[0][0] == wanted for best, wanted in found.values())
-    queen = len(words.tales.ids(" queen")) - 1
+    queen = len(words.pieces("queen"))
     royal = words.sum("king", "he", "she")
     rows = [
         Row((asked, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))

@@ -19,6 +19,7 @@ from ridgeline.lab import references
 
 FOLDER = Path(__file__).with_name("exercises")
 _WITHIN = 1e-5
+_LONGEST = 400  # characters of a value that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,22 @@ _ROWS = [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 3.0, 0.0], [-1.0, 0.0, 0.5]]
 _LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5]
 
 
+_MERGES = [("l", "o"), ("e", "r"), ("lo", "w"), ("w", "er"), ("a", "a")]
+
+
 def _of_tokens() -> Iterator[Exercise]:
     """What a model computes for a token, and how one is chosen."""
+    yield Exercise(
+        "merged",
+        (
+            ("lower", _MERGES),
+            ("slowly", _MERGES),
+            ("aaaaa", _MERGES),
+            ("cat", _MERGES),
+            ("werer", [("w", "e"), ("e", "r"), ("we", "r")]),
+        ),
+        references.merged,
+    )
     yield Exercise(
         "attention",
         (
@@ -81,6 +96,14 @@ def _of_tokens() -> Iterator[Exercise]:
         ((_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999)),
         references.drawn,
     )
+    yield Exercise(
+        "kept",
+        (
+            (references.stacks("flan-t5-small"), 10, 1), (references.stacks("flan-t5-xxl"), 1000, 100),
+            (references.stacks("flan-t5-xl"), 1, 512),
+        ),
+        references.kept,
+    )  # fmt: skip
     yield Exercise(
         "cached",
         (
@@ -124,6 +147,15 @@ def _of_costs() -> Iterator[Exercise]:
         references.stored_bytes,
     )
     yield Exercise(
+        "read_tensor",
+        (
+            (references.file_of({"weight": [1.0, -2.5, 0.125]}), "weight"),
+            (references.file_of({"first": [3.0], "second": [0.5, 7.0]}), "second"),
+            (references.file_of({"b": [1.0, 2.0, 3.0, 4.0], "a": [9.0]}), "b"),
+        ),
+        references.read_tensor,
+    )
+    yield Exercise(
         "velocity",
         (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
         references.velocity,
@@ -139,7 +171,37 @@ def _of_costs() -> Iterator[Exercise]:
     )  # fmt: skip
 
 
-EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs())}
+def _of_traffic() -> Iterator[Exercise]:
+    """What many requests make of a card."""
+    yield Exercise(
+        "in_time",
+        (
+            ([(0.0, 0.5, 1.5, 21), (1.0, 2.5, 3.0, 11), (2.0, 2.2, 8.2, 101)], 1.0, 0.05),
+            ([(0.0, 1.0, 1.0, 1), (0.0, 0.25, 0.5, 2)], 1.0, 0.2),
+            ([(0.0, 0.5, 9.5, 2), (3.0, 3.1, 3.2, 3)], 0.25, 10.0),
+        ),
+        references.in_time,
+    )  # fmt: skip
+    yield Exercise(
+        "finished",
+        (
+            ([0], [3], 10, 1), ([0, 0, 0], [1, 2, 3], 10, 1), ([0, 5, 100], [4, 2, 1], 10, 2),
+            ([0, 12, 12, 13], [2, 2, 1, 5], 8, 4), ([7, 7], [1, 1], 5, 0),
+        ),
+        references.finished,
+    )  # fmt: skip
+    yield Exercise(
+        "best_guesses",
+        (
+            (0.6, [6.32, 6.60, 6.62, 6.63, 6.65]), (0.3, [12.6, 14.4, 16.6, 18.8, 21.1]),
+            (0.9, [12.6, 14.4, 16.6, 18.8, 21.1]),
+            (0.0, [1.0, 1.0, 1.0]), (1.0, [1.0, 2.0, 2.9]), (0.5, [1.0]),
+        ),
+        references.best_guesses,
+    )  # fmt: skip
+
+
+EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs(), *_of_traffic())}
 
 
 def solution_of(exercise: Exercise) -> str:
@@ -207,7 +269,8 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         shown = ", ".join(map(_shown, value[:8])) + (", ..." if len(value) > 8 else "")
         return f"[{shown}]"
-    return repr(value)
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
 def _line(error: Exception, path: Path) -> str:

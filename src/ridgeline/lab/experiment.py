@@ -24,13 +24,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """name: of its command. question: what it answers. expected: sentences, said beforehand. file: its code."""
+    """name: of its command. question: what it answers. expected: sentences, said beforehand. file: its code. timed:
+    which of these, counted from 1, rest on a clock: a machine that does something else meanwhile may break them."""
 
     name: str
     question: str
     expected: tuple[str, ...]
     run: Callable[[], Outcome]
     file: str
+    timed: tuple[int, ...] = ()
 
     def announcement(self) -> Document:
         """What is expected."""

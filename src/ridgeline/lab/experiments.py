@@ -3,20 +3,37 @@
 from ridgeline.lab import (
     bend,
     by_hand,
+    changed_word,
+    counters,
+    cross,
     directions,
+    distance,
+    flash,
+    goodput,
+    grouped,
     guided,
+    heads,
+    home,
     interference,
+    launches,
+    loading,
+    merges,
     narrow,
     order,
     pages,
     parameters,
+    simulated,
+    speculation,
     touched,
     two_places,
+    way,
 )
 
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        by_hand, bend, directions, two_places, order, pages, interference, touched, narrow, parameters, guided,
+        way, merges, by_hand, heads, bend, directions, two_places, order, distance, changed_word, cross,
+        grouped, home, launches, flash, pages, counters, interference, touched, narrow, parameters, loading, guided,
+        goodput, simulated, speculation,
     )
 }  # fmt: skip

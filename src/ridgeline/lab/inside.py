@@ -17,7 +17,8 @@ from torch.nn import functional
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import build
-from ridgeline.models.network import listening
+from ridgeline.models.model import Model
+from ridgeline.models.network import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached
@@ -48,15 +49,19 @@ class Context(Uncached):
         return attend_segment(op, q_THD, k_NKD.transpose(0, 1), v_NKW.transpose(0, 1), reach=self.reach)
 
 
+def in_fp32(name: str) -> Model:
+    """A model whose weights are stored as they are, widened."""
+    model = build(read_config(name), torch.float32)
+    model.load_state_dict({path: tensor.float() for path, tensor in load_model(name).state_dict().items()}, assign=True)
+    model.tie()
+    return model
+
+
 class Inside:
     """A model and its tokenizer."""
 
     def __init__(self, name: str = "tales") -> None:
-        stored = load_model(name)
-        self.model = build(read_config(name), torch.float32)
-        widened = {path: tensor.float() for path, tensor in stored.state_dict().items()}
-        self.model.load_state_dict(widened, assign=True)
-        self.model.tie()
+        self.model = in_fp32(name)
         self.tokenizer = tokenizer_of(name)
         self.blocks: Sequence[Any] = self.model.get_submodule("model.layers")  # type: ignore[assignment]
 
@@ -112,9 +117,25 @@ class Inside:
             hidden_TT = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
             found.append(scores_HTT.masked_fill(hidden_TT, float("-inf")).softmax(-1))
 
+        self._listen(ids, note)
+        return found
+
+    def unturned(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Of each layer queries and keys [T, H, D] before they are rotated, keys repeated for the heads that share
+        them."""
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def note(_: str, __: Any, inputs: tuple[Any, ...], ___: Any) -> None:
+            q_THD, k_TKD = inputs[:2]
+            found.append((q_THD, k_TKD.repeat_interleave(q_THD.shape[1] // k_TKD.shape[1], 1)))
+
+        self._listen(ids, note)
+        return found
+
+    def _listen(self, ids: Sequence[int], note: Told) -> None:
+        """Run a text; `note` is told of each call of attention."""
         with listening([(path, op) for path, op in self.model.ops() if isinstance(op, Attention)], note):
             self.logits(ids)
-        return found
 
     @property
     def table(self) -> Tensor:

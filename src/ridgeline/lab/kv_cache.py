@@ -7,69 +7,45 @@ position a token: N.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from statistics import median
 
 import torch
-from torch import Tensor
 
 from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.lab.cache import KVCache
 from ridgeline.models.model import Model
-from ridgeline.ops.attend import attend_segment
-from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.kv import Kept, KVSpec
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.recurrence import Recurrence
+from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
-
-class KVCache:
-    """The cache: for each layer the keys and values of all positions so far, or its state. That is all that it is."""
-
-    def __init__(self, specs: Sequence[Kept], most: int) -> None:
-        keeping = {layer: spec for layer, spec in enumerate(specs) if isinstance(spec, KVSpec)}
-        self.keys = {n: torch.zeros(spec.heads, most, spec.k_dim, dtype=spec.dtype) for n, spec in keeping.items()}
-        self.values = {n: torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for n, spec in keeping.items()}
-        self.states: dict[int, Tensor] = {}
-        self.length = 0  # positions that every layer has
-
-    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
-        """Keep what is new and attend to all that is kept (T rows, H heads, K kv heads, D head dim)."""
-        assert k_TKD is not None
-        assert v_TKD is not None, "a cache of keys and values"
-        end, layer = self.length + len(k_TKD), op.layer
-        self.keys[layer][:, self.length : end] = k_TKD.transpose(0, 1)
-        self.values[layer][:, self.length : end] = v_TKD.transpose(0, 1)
-        return attend_segment(op, q_THD, self.keys[layer][:, :end], self.values[layer][:, :end])
-
-    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """The same of a latent for all heads, which stands for keys and values."""
-        end, layer = self.length + len(kept_T1E), op.layer
-        self.keys[layer][:, self.length : end] = kept_T1E.transpose(0, 1)
-        return op.over_segment(q_THD, self.keys[layer][:, :end], 0, expanded=False)
-
-    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Move a state on, which is all zeros before the first position."""
-        state_1N = self.states.get(op.layer, torch.zeros(1, op.spec.numbers, dtype=op.spec.dtype))
-        out_1TW, self.states[op.layer] = op.advance(state_1N, *(x[None] for x in inputs))
-        return out_1TW[0]
+REPEATS, ENOUGH = 5, 10.0
+"""Runs both ways whose medians are told; fewer where they have taken so many seconds."""
 
 
 @dataclass(slots=True)
 class Run:
-    """A generation: the tokens, and after each the positions that ran and the seconds that passed so far."""
+    """A generation: the tokens, and after each the positions that ran so far and the seconds that this one took."""
 
     tokens: list[int]
     positions: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    begin: float = field(default_factory=time.perf_counter)
+    took: list[float] = field(default_factory=list)
+    since: float = field(default_factory=time.perf_counter)
 
     def take(self, token: int, ran: int) -> None:
         """Another token, for which so many positions ran."""
         self.tokens.append(token)
         self.positions.append(ran + (self.positions[-1] if self.positions else 0))
-        self.seconds.append(time.perf_counter() - self.begin)
+        now = time.perf_counter()
+        self.took.append(now - self.since)
+        self.since = now
+
+    @property
+    def seconds(self) -> list[float]:
+        """Until each token."""
+        return list(accumulate(self.took))
 
 
 @torch.inference_mode()
@@ -97,13 +73,15 @@ def with_cache(model: Model, first: int, count: int) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both ways. flops: of each way, by the price that the engine puts on it. kept_bytes: of one token."""
+    """Both ways, in seconds that are medians of `repeats` runs. flops: without a cache and with it, by the price that
+    the engine puts on it; headless: the same without the head. kept_bytes: of one token."""
 
     without: Run
     kept: Run
-    flops_without: float
-    flops_kept: float
+    flops: tuple[float, float]
+    headless: tuple[float, float]
     kept_bytes: float
+    repeats: int = 1
 
     @property
     def same(self) -> int:
@@ -113,17 +91,30 @@ class Comparison:
 
 
 def compare(model: Model, first: int, count: int) -> Comparison:
-    """The experiment: generate both ways, count and time."""
-    with_cache(model, first, 2)  # what a first call costs is no part of it
-    kept, without = with_cache(model, first, count), without_cache(model, first, count)
+    """The experiment: generate both ways in turn, count and time. What a first call costs is no part of it."""
+    with_cache(model, first, min(count, 2))
+    without_cache(model, first, min(count, 2))
+    begin, runs = time.perf_counter(), list[tuple[Run, Run]]()
+    while len(runs) < REPEATS and (not runs or time.perf_counter() - begin < ENOUGH):
+        runs.append((without_cache(model, first, count), with_cache(model, first, count)))
+    without, kept = (_usual(of) for of in zip(*runs, strict=True))
     price, lengths = Price(model), range(1, count + 1)
-    return Comparison(
-        without,
-        kept,
-        sum(price.step(Work.of([Segment(n, n)], model.reaches)).total_flops for n in lengths),
-        sum(price.step(Work.of([Segment(1, n)], model.reaches)).total_flops for n in lengths),
-        sum(spec.bytes_per_token for spec in model.kv_specs),
-    )
+    whole, new = (_flops(price, [Segment(n if anew else 1, n) for n in lengths]) for anew in (True, False))
+    kept_bytes = sum(spec.bytes_per_token for spec in model.kv_specs)
+    return Comparison(without, kept, (whole[0], new[0]), (whole[1], new[1]), kept_bytes, len(runs))
+
+
+def _usual(runs: Sequence[Run]) -> Run:
+    """One of several alike, each of its tokens with the median of their seconds."""
+    return replace(runs[0], took=list(map(median, zip(*(run.took for run in runs), strict=True))))
+
+
+def _flops(price: Price, segments: Sequence[Segment]) -> tuple[float, float]:
+    """Of a step for each, and the same without the head, which runs once a token whatever is kept."""
+    works = [Work.of([segment], price.reaches) for segment in segments]
+    heads = [priced for priced in price.ops if priced.op.kind == "head"]
+    total = sum(price.step(work).total_flops for work in works)
+    return total, total - sum(one.cost(work).total_flops * one.count for one in heads for work in works)
 
 
 # -- what it says -----------------------------------------------------------------------------------------------------
@@ -131,35 +122,41 @@ def compare(model: Model, first: int, count: int) -> Comparison:
 _HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
 
 
-def document(both: Comparison) -> Document:
-    """Positions and seconds at some lengths, and the curves of the seconds."""
+def document(both: Comparison, moved: float | None = None) -> Document:
+    """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave."""
     without, kept = both.without, both.kept
     count = len(kept.positions)
     shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
+    step = kept.seconds[-1] / count  # so that both ways of counting begin at one
     curves = (
-        Series("without a cache", tuple(enumerate(without.seconds, 1))),
-        Series("with a cache", tuple(enumerate(kept.seconds, 1))),
+        Series("seconds without", tuple((n, took / step) for n, took in enumerate(without.seconds, 1))),
+        Series("seconds with a cache", tuple((n, took / step) for n, took in enumerate(kept.seconds, 1))),
+        Series("N(N+1)/2 positions", tuple(enumerate(map(float, without.positions), 1)), "dashed"),
+        Series("N positions", tuple(enumerate(map(float, kept.positions), 1)), "dashed"),
     )
+    title = "Work until the N-th token, seconds in steps of the cache"
     return Document(
         "Generation with and without a KV cache",
         (
-            Bullets(_words(both, count)),
+            Bullets(_words(both, count, moved)),
             Table(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
-            Chart("Seconds until the n-th token", "tokens", "seconds", curves, log_x=True, log_y=True),
+            Chart(title, "tokens", "positions, or steps", curves, log_x=True, log_y=True),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
         "How much work does it save to keep keys and values?",
     )
 
 
-def as_json(both: Comparison) -> dict[str, object]:
-    """The figures of both ways."""
+def as_json(both: Comparison, moved: float | None = None) -> dict[str, object]:
+    """The figures of both ways, and what `changed` gave."""
     return {
         "tokens": len(both.kept.positions),
         "same_tokens": both.same,
         "bytes_per_token": both.kept_bytes,
-        "without": _data(both.without, both.flops_without),
-        "with": _data(both.kept, both.flops_kept),
+        "runs": both.repeats,
+        "keys_and_values_moved": moved,
+        "without": _data(both.without, both.flops[0], both.headless[0]),
+        "with": _data(both.kept, both.flops[1], both.headless[1]),
     }
 
 
@@ -173,28 +170,37 @@ def _row(n: int, without: Run, kept: Run) -> Row:
     return Row(tuple(cells))
 
 
-def _words(both: Comparison, count: int) -> tuple[str, ...]:
+def _words(both: Comparison, count: int, moved: float | None) -> tuple[str, ...]:
     without, kept = both.without, both.kept
     fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
-    ratio = both.flops_without / both.flops_kept
+    (anew, new), (bare_anew, bare_new) = both.flops, both.headless
     same = f"All {count:,} tokens are the same both ways."
     if both.same < count:
         same = (
             f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
             "among many is rounded otherwise than a lone one; after that the texts go on from different words."
         )
+    still = ""
+    if moved is not None:
+        by = f"move by {moved:.0e} of the largest: rounding" if moved else "stay as they are, to the last bit"
+        still = (
+            " Computed anew in fp32 with a text twice as long behind them, keys and values "
+            f"{by}. What never changes can be kept."
+        )
     return (
         f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
         f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",
-        f"In seconds it is {faster:.1f} times, not {fewer:.4g}: a step of many positions reads the weights once and "
-        "pays once for what every step costs, so that each of its positions is cheaper than a lone one.",
-        f"In arithmetic it is {ratio:.4g} times: {both.flops_without / 1e9:.3g} GFLOP against "
-        f"{both.flops_kept / 1e9:.3g}. Every position still attends to all before it, with a cache or without.",
+        f"In arithmetic it is {anew / new:.4g} times: {anew / 1e9:.3g} GFLOP against {new / 1e9:.3g}. The head runs "
+        "once a token both ways, for the last position alone: with it left out the factor is "
+        f"{bare_anew / bare_new:.4g}. The rest is attention: a position by itself, too, looks at all before it.",
+        f"In seconds it is {faster:.1f} times (medians of {both.repeats}): a step of many positions reads the weights "
+        "once and asks for its kernels once, and so does a step of one.",
         f"What it costs is memory: {both.kept_bytes:,.0f} bytes for each token that is kept, "
         f"{both.kept_bytes * count / 1e6:.3g} MB here. `lab memory` says how many users that leaves room for.",
-        same,
+        same + still,
     )
 
 
-def _data(run: Run, flops: float) -> dict[str, object]:
-    return {"token_ids": run.tokens[1:], "positions": run.positions, "seconds": run.seconds, "flops": flops}
+def _data(run: Run, flops: float, headless: float) -> dict[str, object]:
+    counted = {"flops": flops, "flops_without_head": headless}
+    return {"token_ids": run.tokens[1:], "positions": run.positions, "seconds": run.seconds, **counted}

@@ -11,6 +11,7 @@ from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.diffusion.plan import Asked, PipelinePlan
 from ridgeline.diffusion.price import PipelinePrice
 from ridgeline.lab.memory import Users, users_on
+from ridgeline.lab.served import USUAL, Replica, Requests, Served
 from ridgeline.models import build
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
@@ -24,6 +25,7 @@ from ridgeline.roofline.critical import (
     matrix_flops,
 )
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.loading import ColdStart, Disk, cold_start, disks
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.price import Price
 
@@ -62,6 +64,7 @@ class Ledger:
         self._prices: dict[str, Price] = {}
         self._cards: dict[str, Device] = {}
         self._pictures: dict[str, PipelinePrice] = {}
+        self._served: dict[tuple[float, int, int, float], Served] = {}
 
     # -- models -------------------------------------------------------------------------------------------------------
 
@@ -79,6 +82,11 @@ class Ledger:
         """Bytes that a token keeps in all layers; heads: with so many heads of keys and values instead."""
         specs = [spec for spec in self.model(name).kv_specs if isinstance(spec, KVSpec)]
         return sum((spec if heads is None else replace(spec, heads=heads)).bytes_per_token for spec in specs)
+
+    def kept(self, name: str, positions: int, encoded: int = 0) -> float:
+        """Bytes that a request keeps which has so many positions, and so many that an encoder has read for it."""
+        specs = [spec for spec in self.model(name).kv_specs if isinstance(spec, KVSpec)]
+        return sum(spec.slot_bytes * spec.slots(positions, encoded) for spec in specs)
 
     def touched(self, name: str, rows: int) -> float:
         """Experts of a layer that so many tokens hit on average, if each picks at random."""
@@ -115,9 +123,22 @@ class Ledger:
             found.floor, found.bound, found.expected, attention,
         )  # fmt: skip
 
-    def decode(self, name: str, card: str, users: int = 1, context: int = 1) -> Step:
-        """A token for each of so many users, of that much context with the new token in it."""
-        return self.step(name, card, [Segment(1, context)] * users)
+    def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> Step:
+        """A token for each of so many users, of that much context with the new token in it. encoded: tokens that an
+        encoder has read of each."""
+        return self.step(name, card, [Segment(1, context, encoded)] * users)
+
+    def encode(self, name: str, card: str, tokens: int) -> Step:
+        """An encoder reads so many tokens, and the decoder beside it begins."""
+        return self.step(name, card, [Segment(1, 1, tokens, encodes=True)])
+
+    def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> Step:
+        """A decode step that checks so many guesses of each user too."""
+        return self.step(name, card, [Segment(1 + guesses, context + guesses)] * users)
+
+    def beside(self, name: str, card: str, users: int, context: int, tokens: int) -> Step:
+        """A decode step in which a whole prompt of somebody else's runs."""
+        return self.step(name, card, [*[Segment(1, context)] * users, Segment(tokens, tokens)])
 
     def prefill(self, name: str, card: str, tokens: int) -> Step:
         """A whole prompt in one step."""
@@ -170,6 +191,24 @@ class Ledger:
         source = open_source(name)
         setup = Setup(self.card(card), cards, weights=weights)
         return make_plan(source.title, source.config, setup, Workload(input=tokens, output=answer), ())
+
+    def cold(self, name: str, card: str, disk: str = "", cards: int = 1) -> ColdStart:
+        """Loading from a disk of the catalogue, by default from the page cache, onto each of so many cards."""
+        nbytes = self.bill(name).nbytes
+        return cold_start(nbytes, nbytes / cards, self.disk(disk) if disk else None, self.card(card).host_link)
+
+    def disk(self, name: str) -> Disk:
+        """By its name."""
+        return next(each for each in disks() if each.name == name)
+
+    def served(
+        self, rate: float, budget: int = 2048, count: int = USUAL.count, burstiness: float = USUAL.burstiness
+    ) -> Served:
+        """What becomes of requests to an 8B on an H100, as the experiments on load ask for them."""
+        asked = (rate, budget, count, burstiness)
+        if asked not in self._served:
+            self._served[asked] = Replica(budget=budget).serve(rate, Requests(count=count, burstiness=burstiness))
+        return self._served[asked]
 
     def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
         """What `ridgeline plan` gives of a pipeline that draws, at the size and steps of its release."""

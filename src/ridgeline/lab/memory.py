@@ -5,11 +5,12 @@ values, and that divided by what one user's context takes is how many users ther
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ridgeline.checkpoint import read_config
-from ridgeline.document.charts import Bar, Bars
+from ridgeline.document.charts import Stack, Stacks
 from ridgeline.document.numbers import gib, say, say_gib
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models import Fields, build
@@ -54,6 +55,7 @@ class Users:
 
     token: KV bytes of a position, state: bytes of a request's states, however long it is, request: of a whole request,
     in whole pages. users: requests that fit at a time.
+    formula: how `token` comes about, on all cards together, with its factors.
     fits_on: the fewest cards (1, 2, 4, 8) on which one user fits, None if there is no such number: cards without a link
     are no two, and a model's heads do not divide over any number of them.
     """
@@ -68,6 +70,7 @@ class Users:
     users: int
     texts: Texts
     fits_on: int | None
+    formula: str
 
 
 def users_on(model: str, device: Device, cards: int, context: int) -> Users:
@@ -92,7 +95,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     return Users(
         model, cards, memory.total, _subtract(case, workload, memory),
         memory.kv_bytes_per_token, memory.state_bytes, memory.request_bytes, memory.users,
-        _texts(fields, device, cards, context), None if fewest is None else fewest.devices,
+        _texts(fields, device, cards, context), None if fewest is None else fewest.devices, _formula(fields),
     )  # fmt: skip
 
 
@@ -114,12 +117,12 @@ def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
     whole = build(fields)
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
-    weights = 2 * _on_the_box(bill(whole).total)
+    weights = 2 * on_the_box(bill(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
     return Texts(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
 
 
-def _on_the_box(parameters: int) -> float:
+def on_the_box(parameters: int) -> float:
     """Parameters as names have them: 8B, 1.5B, 120M, 71B, 406B."""
     return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
 
@@ -136,10 +139,12 @@ def document(users: Sequence[Users], device: Device, context: int) -> Document:
         (
             Bullets(tuple(word for one in users for word in _words(one, device, context))),
             *(_table(one, context) for one in users),
-            Bars(
-                f"What takes the {say_gib(gib(device.memory))} of one {device.title}",
+            Stacks(
+                "What is to lie on one card",
                 "GiB",
-                tuple(bar for one in users for bar in _bars(one)),
+                ("weights", "activations, driver, libraries", "kept free", "keys and values"),
+                tuple(map(_stack, users)),
+                (gib(device.memory), device.title),
             ),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
@@ -150,6 +155,19 @@ def document(users: Sequence[Users], device: Device, context: int) -> Document:
 def as_json(users: Sequence[Users], device: Device, context: int) -> dict[str, object]:
     """The figures of every model."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
+
+
+def _formula(fields: Fields) -> str:
+    """The bytes that a token keeps, with their factors; one product for each sort of layers."""
+    growing = [spec for spec in build(fields).kv_specs if isinstance(spec, KVSpec) and spec.grows]
+    alike = Counter((spec.heads, spec.k_dim, spec.v_dim, spec.slot_bytes) for spec in growing)
+    products = []
+    for (heads, k_dim, v_dim, nbytes), layers in alike.items():
+        numbers = f"2 x {k_dim}" if k_dim == v_dim else f"({k_dim} + {v_dim})" if v_dim else f"{k_dim}"
+        each = nbytes / (heads * (k_dim + v_dim))
+        products.append(f"{layers} layers x {heads} KV head{'s' if heads > 1 else ''} x {numbers} x {each:g} bytes")
+    total = sum(layers * nbytes for (*_, nbytes), layers in alike.items())
+    return f"{' + '.join(products)} = {total:,.0f} bytes ({total / 1024:g} KiB)" if products else "nothing"
 
 
 def _table(one: Users, context: int) -> Table:
@@ -171,23 +189,27 @@ def _figure(value: float, places: int) -> str:
     return f"{value:.{places}f}" if abs(value) >= 10**-places or not value else f"{value:.1g}"
 
 
-def _bars(one: Users) -> list[Bar]:
-    bars = [Bar(f"{one.model}: {step.name}", step.takes / 2**30) for step in one.steps]
-    left = one.steps[-1].left
-    if not one.users:
-        return [*bars, Bar(f"{one.model}: lacking for one user", (one.request - left) / 2**30, dim=True)]
-    return [*bars, Bar(f"{one.model}: keys and values", left / 2**30, f"{one.users:,} users", dim=True)]
+def _stack(one: Users) -> Stack:
+    """What a model takes of a card, and what of it is left for users; or more than it has, with one of them."""
+    free, weights, *others = (gib(step.takes) for step in one.steps)
+    left, request = gib(one.steps[-1].left), gib(one.request)
+    note = (
+        f"{one.users:,} users"
+        if one.users
+        else f"{say_gib(gib(one.total) + request - left)} with one user, does not fit"
+    )
+    return Stack(one.model, (weights, sum(others), free, left if one.users else request), note)
 
 
 def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
     texts = one.texts
     cards = f"{one.cards} of them" if one.cards > 1 else "it"
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
-    kept, whole = f"A token keeps {one.token * one.cards:,.0f} bytes", say(one.request * one.cards, "B")
+    kept, whole = f"A token keeps {one.formula}", say(one.request * one.cards, "B")
     if one.state:
         kept += f" and a user a state of {say(one.state * one.cards, 'B')}: {whole} with {context:,} tokens"
     else:
-        kept += f", {context:,} of them {whole}"
+        kept += f"; {context:,} of them {whole}"
     if one.users:
         rest = load_engine().memory.describe()
         return (
@@ -199,7 +221,7 @@ def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
     more = f"{one.fits_on} cards carry it" if one.fits_on else _no_more(device)
     return (
         f"{where}: no user at all. {cards.capitalize()} would need {lacking} more for the weights and one user; "
-        f"{more}, and a narrower format may (`ridgeline plan` prices both).",
+        f"{more}, and a narrower format may (`ridgeline plan` prices both). {kept}.",
     )
 
 

@@ -13,8 +13,10 @@ from ridgeline.document.numbers import percent, say, say_seconds
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.document.roofline import Point, Roofline
 from ridgeline.engine.bare import drive
+from ridgeline.lab.memory import on_the_box
+from ridgeline.lab.texts_step import Texts, round_figure
+from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
-from ridgeline.ops.formats import format_named
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
 from ridgeline.roofline.device import Device
@@ -56,7 +58,7 @@ class StepTiming:
 class Comparison:
     """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
     no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
-    compute-bound."""
+    compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked."""
 
     device: Device
     context: int
@@ -67,11 +69,15 @@ class Comparison:
     batch: float | None
     intensity: float
     prompt: int | None
+    texts: Texts
+    room: int | None = None
 
 
-def compare(model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None) -> Comparison:
+def compare(
+    model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None, room: int | None = None
+) -> Comparison:
     """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
-    of that prefill and of the decode step of one user."""
+    of that prefill and of the decode step of one user. room: users whose keys and values the device has room for."""
     price = Price(model)
     took = measured or (None, None)
     prefill = _phase("prefill", price, device, [Segment(prompt, prompt)], took[0])
@@ -84,17 +90,11 @@ def compare(model: Model, device: Device, prompt: int, measured: tuple[float, fl
     # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
     limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
+    texts = Texts(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
     return Comparison(
-        device,
-        prompt,
-        number_format,
-        device.peak(number_format) / bandwidth,
-        prefill,
-        tuple(decodes),
-        critical_batch(price, device, prompt),
-        limit,
-        compute_bound_prompt(price, device),
-    )
+        device, prompt, number_format, device.peak(number_format) / bandwidth, prefill, tuple(decodes),
+        critical_batch(price, device, prompt), limit, compute_bound_prompt(price, device), texts, room,
+    )  # fmt: skip
 
 
 def _work(price: Price, segments: list[Segment]) -> Work:
@@ -122,7 +122,7 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured")
+_HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured", "fits")
 
 
 def document(both: Comparison, model: str) -> Document:
@@ -131,7 +131,10 @@ def document(both: Comparison, model: str) -> Document:
         f"Prefill against decode: {model} on {both.device.title}",
         (
             Bullets(_words(both)),
-            Table(columns(*_HEAD), tuple(_row(step) for step in (both.prefill, *both.decodes))),
+            both.texts.beside(
+                both.decodes[0].floor, 1 - both.decodes[0].idle, both.decodes[0].nbytes, both.ridge, both.batch
+            ),
+            Table(columns(*_HEAD), tuple(_row(step, both.room) for step in (both.prefill, *both.decodes))),
             _figure(both, model),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
@@ -150,11 +153,14 @@ def as_json(both: Comparison, model: str) -> dict[str, object]:
         "critical_batch": both.batch,
         "intensity_of_endless_batch": both.intensity,
         "compute_bound_prompt": both.prompt,
+        "room": both.room,
+        "texts": asdict(both.texts),
         "steps": [_data(step) for step in (both.prefill, *both.decodes)],
     }
 
 
-def _row(step: StepTiming) -> Row:
+def _row(step: StepTiming, room: int | None) -> Row:
+    users = 1 if step.positions == 0 or step.name == "prefill" else step.positions
     cells = (
         step.name,
         f"{step.intensity:.1f}",
@@ -163,6 +169,7 @@ def _row(step: StepTiming) -> Row:
         f"{step.speed_limit:,.0f}",
         say_seconds(step.expected),
         "" if step.measured is None else say_seconds(step.measured),
+        "" if room is None else "yes" if users <= room else f"{room:,} do",
     )
     return Row(cells)
 
@@ -209,11 +216,10 @@ def _batch_words(both: Comparison) -> str:
             f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
             f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
         )
-    width = format_named(both.number_format).bytes
     return (
         f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
-        f"texts leave keys and values out and say {both.ridge * width / 2:,.0f}: every user has 2 FLOPs for "
-        "each weight that is read."
+        f"texts leave keys and values out and say {both.texts.ridge:,.0f}: every user has 2 FLOPs for each weight "
+        "that is read, of two bytes."
     )
 
 

@@ -1,18 +1,26 @@
 """What exercises are held against: the engine's own ops and rules, asked with plain lists."""
 
+import io
+import tempfile
 from bisect import bisect_left
+from collections import deque
+from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 import torch
+from tokenizers.models import BPE
 from torch import Tensor
 
 from ridgeline.checkpoint import load_model, read_config
+from ridgeline.checkpoint.header import data_offset, read_header
 from ridgeline.diffusion.guidance import Guidance, guide
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.activation import ACTIVATIONS
@@ -28,6 +36,10 @@ from ridgeline.ops.work import Reach, Work
 from ridgeline.roofline.critical import balance
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
+from ridgeline.simulate.clock import Clock
+from ridgeline.simulate.executor import END_ID, PricedExecutor
+from ridgeline.traffic.arrivals import SECOND
+from ridgeline.traffic.slo import SLO
 
 Vector = list[float]
 
@@ -163,6 +175,91 @@ def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, ban
     if not holds(1 << 40):
         return None
     return 1 + bisect_left(range(1, 1 << 40), True, key=holds)
+
+
+def merged(word: str, merges: list[tuple[str, str]]) -> list[str]:
+    """The tokenizers' own byte-pair encoding."""
+    joined = ["".join(pair) for pair in merges]
+    vocabulary = {part: number for number, part in enumerate(dict.fromkeys([*word, *"".join(joined), *joined]))}
+    return [token.value for token in BPE(vocabulary, merges).tokenize(word)]
+
+
+_STACKS = ("num_decoder_layers", "num_heads", "d_kv")
+
+
+def stacks(name: str) -> dict[str, int]:
+    """Sizes of an encoder-decoder of the catalogue, as its config has them."""
+    values = read_config(name).values
+    return {key: values[key] for key in _STACKS}
+
+
+def kept(config: dict[str, int], source: int, written: int) -> int:
+    """What the layers of a model with these sizes keep, by whom they look at."""
+    specs = build(Fields(read_config("flan-t5-small").values | config, "these sizes")).kv_specs
+    counts = {"cross": source, "causal": written}
+    return round(sum(spec.slot_bytes * counts[spec.reach.kind] for spec in specs if isinstance(spec, KVSpec)))
+
+
+def file_of(tensors: dict[str, Vector]) -> bytes:
+    """A safetensors file with these, in fp32."""
+    return safetensors.numpy.save({name: np.array(values, dtype=np.float32) for name, values in tensors.items()})
+
+
+def read_tensor(file: bytes, name: str) -> Vector:
+    """The checkpoint's reader of headers, and the bytes that it points at."""
+    with tempfile.NamedTemporaryFile() as stored:
+        stored.write(file)
+        stored.flush()
+        entry = read_header(Path(stored.name))[name]
+        start = data_offset(io.BytesIO(file))
+    return [float(value) for value in np.frombuffer(file[start + entry.begin : start + entry.end], dtype="<f4")]
+
+
+def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: float) -> int:
+    """By the objectives that a server is held to."""
+    targets = SLO(ttft=round(ttft * SECOND), tpot=round(tpot * SECOND))
+    waits = (
+        (round((first - came) * SECOND), (last - first) * SECOND / (tokens - 1) if tokens > 1 else None, tokens)
+        for came, first, last, tokens in requests
+    )
+    return sum(targets.met(first, None if tokens < 2 else each, None) is not False for first, each, tokens in waits)
+
+
+def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list[int]:
+    """The engine, with an executor that runs nothing and takes that long, on a clock of its own."""
+    model, clock, ends = build(read_config("tales")), Clock(), [0] * len(came)
+    executor = PricedExecutor(lambda plan: alone + each * len(plan.items))
+    layout = kv_layout(model, 1e9, most_tokens=4096)
+    engine = engine_around(
+        model, layout, Limits(), executor=executor, prefix_cache=False, eos_ids=(END_ID,), clock=clock
+    )  # fmt: skip
+    params, upcoming, numbers = (
+        SamplingParams(temperature=0.0, max_tokens=None),
+        deque(enumerate(came)),
+        dict[int, int](),
+    )
+    while upcoming or engine.requests:
+        while upcoming and upcoming[0][1] <= clock.now:
+            place, _ = upcoming.popleft()
+            number = engine.add([place + 2], params)
+            executor.expect(number, lengths[place])
+            numbers[number] = place
+        plan = engine.plan()
+        if plan is None:
+            clock.to(upcoming[0][1])
+            continue
+        outcomes = engine.execute(plan)
+        clock.to(clock.now + executor.took)
+        for event in engine.accept(plan, outcomes):
+            if event.finish is not None:
+                ends[numbers[event.request]] = clock.now
+    return ends
+
+
+def best_guesses(right: float, seconds: list[float]) -> int:
+    """By what the engine expects of a step with so many guesses."""
+    rates = [expected_tokens(right, count) / took for count, took in enumerate(seconds)]
+    return rates.index(max(rates))
 
 
 def decode_bytes(config: dict[str, int], context: int) -> int:

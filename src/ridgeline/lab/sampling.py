@@ -5,11 +5,11 @@ lines of plain Python, and is held against the engine's sampler: the same unifor
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
-from ridgeline.document.charts import Bar, Bars
+from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord
@@ -128,26 +128,41 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_SHOWN = 12  # tokens in the figure
+_SHOWN, _DRAWN, _RANKS = 10, 24, 100  # tokens in the table and in the picture, and the last of these
 _TEXT = 56  # characters of a text in the table
+_TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 
 
 def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer) -> Document:
-    """What every setting wrote, and the distribution of the first token with what each rule keeps of it."""
+    """What every setting wrote, and the first token's distribution at several temperatures, with what rules keep."""
     rows = tuple(
         Row((o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT]))
         for o in written
     )
+    logits = written[0].logits
+    ranked = likeliest_first(logits)
+    shares = {t: probabilities(logits, ranked, t) for t in _TEMPERATURES}
     return Document(
         "Greedy, temperature, top-k and top-p",
         (
             Bullets(_words(written)),
             Table(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
-            _temperatures(written[0].logits, tokenizer),
-            _figure(written[0].logits, tokenizer),
+            _first(logits, ranked, shares, tokenizer),
+            Chart(
+                "How likely the first token is at several temperatures", "rank of the token, the likeliest first",
+                "probability", tuple(_line(t, share) for t, share in shares.items()), log_x=True, log_y=True,
+            ),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
         f"How does a list of numbers become the next token after {prompt!r}?",
+    )  # fmt: skip
+
+
+def _line(temperature: float, shares: Sequence[float]) -> Series:
+    """Its probabilities: of the first ranks each, of later ones as many as a logarithmic axis tells apart."""
+    ranks = sorted({round(_RANKS ** (n / _DRAWN)) for n in range(_DRAWN + 1)})
+    return Series(
+        f"temperature {temperature:g}", tuple((rank, shares[rank - 1]) for rank in ranks if rank <= len(shares))
     )
 
 
@@ -159,35 +174,32 @@ def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
     return {"prompt": prompt, "settings": settings}
 
 
-def _temperatures(logits: Sequence[float], tokenizer: Tokenizer) -> Table:
-    """How likely the likeliest tokens are at three temperatures."""
-    ranked = likeliest_first(logits)
-    shares = {t: probabilities(logits, ranked, t) for t in (0.5, 1.0, 1.5)}
+def _first(
+    logits: Sequence[float], ranked: Sequence[int], shares: Mapping[float, Sequence[float]], tokenizer: Tokenizer
+) -> Table:
+    """How likely the likeliest first tokens are, and which rule keeps them."""
+    rules = {"top-k 5": SamplingParams(top_k=5), "top-p 0.9": SamplingParams(top_p=0.9)}
+    kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
     rows = [
         Row(
-            (repr(tokenizer.piece(token)), f"{logits[token]:.2f}", *(f"{share[rank]:.1%}" for share in shares.values()))
+            (
+                repr(tokenizer.piece(token)),
+                f"{logits[token]:.2f}",
+                *(f"{share[rank]:.1%}" for share in shares.values()),
+                " and ".join(name for name, tokens in kept.items() if token in tokens),
+            )
         )
-        for rank, token in enumerate(ranked[:6])
+        for rank, token in enumerate(ranked[:_SHOWN])
     ]
-    return Table(columns("token", "logit", *(f"at {t:g}" for t in shares)), tuple(rows))
-
-
-def _figure(logits: Sequence[float], tokenizer: Tokenizer) -> Bars:
-    ranked = likeliest_first(logits)
-    shares = probabilities(logits, ranked, 1.0)
-    rules = {"top-k": SamplingParams(top_k=5), "top-p": SamplingParams(top_p=0.9)}
-    kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
-    bars = []
-    for token, share in list(zip(ranked, shares, strict=True))[:_SHOWN]:
-        by = [name for name, tokens in kept.items() if token in tokens]
-        bars.append(Bar(repr(tokenizer.piece(token)), share, f"kept by {' and '.join(by)}" if by else "", dim=not by))
-    title = f"The first token at temperature 1: top-k 5 keeps 5, top-p 0.9 keeps {len(kept['top-p'])}"
-    return Bars(title, "probability", tuple(bars))
+    names = ("first token", "logit", *(f"at {t:g}" for t in shares), "kept by")
+    return Table(columns(*names, words=(0, len(names) - 1)), tuple(rows))
 
 
 def _words(written: Sequence[Continuation]) -> tuple[str, ...]:
     agreed, drawn = sum(sum(o.agreed) for o in written), sum(len(o.agreed) for o in written)
+    texts = len({o.text for o in written})
     return (
+        f"{len(written)} settings, one prompt, one seed: {texts} different text{'s' if texts > 1 else ''}.",
         "Greedy takes the likeliest token and uses no chance; run it twice, it says the same.",
         "Temperature divides the logits before the softmax: under 1 the likely become likelier, above 1 the unlikely "
         "get their turn. It never changes the order.",

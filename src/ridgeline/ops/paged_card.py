@@ -130,22 +130,27 @@ class CardKV(OnPages):
 def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
     transfer."""
-    from ridgeline.ops.kernels.triton import One, Seen, Several
+    from ridgeline.ops.kernels.triton import ROOM, One, Seen, Several
 
     tables, counts = batch.tables[group], batch.tokens.counts
     lengths = batch.lengths if spec.grows else batch.encoded
     begins = accumulate(map(len, tables.pages), initial=0)
     # Kernels look up the page of a position, counted from the sequence's first.
     offsets = [begin - first // page_size for begin, first in zip(begins, tables.first, strict=False)]
-    rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts], np.int32)
+    rooms = [-(-length // ROOM) * ROOM if count > 1 else 0 for length, count in zip(lengths, counts, strict=True)]
+    *first_rows, in_all = accumulate(rooms, initial=0)
+    rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
     order = np.argsort(rows[3] > 1, kind="stable")
     pages = np.fromiter(chain.from_iterable(tables.pages), np.int32)
     numbers = staged(np.concatenate([rows[:, order].ravel(), pages]), tables.slots_N.device)
-    table_4B, flat = numbers[: rows.size].view(4, -1), numbers[rows.size :]
+    table_5B, flat = numbers[: rows.size].view(5, -1), numbers[rows.size :]
     ones = counts.count(1)
-    offset_C, length_C, row_C, count_C = table_4B[:, ones:].unbind()
+    offset_C, length_C, row_C, count_C, begin_C = table_5B[:, ones:].unbind()
+    longest = max((length for length, count in zip(lengths, counts, strict=True) if count > 1), default=0)
     return Seen(
         flat,
-        One(*table_4B[:3, :ones].unbind()) if ones else None,
-        Several(offset_C, length_C, row_C, count_C, max(counts)) if ones < len(counts) else None,
+        One(*table_5B[:3, :ones].unbind()) if ones else None,
+        Several(offset_C, length_C, row_C, count_C, begin_C, max(counts), longest, in_all)
+        if ones < len(counts)
+        else None,
     )

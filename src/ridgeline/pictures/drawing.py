@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.checkpoint import Source, load_vq_autoencoder
-from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint.fill import Progress, to_card
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.models import ModelRefused
@@ -161,8 +161,8 @@ class TokenDrawer:
     @torch.inference_mode()
     def decode(self, tokens: Sequence[int]) -> Tensor:
         """The tokens of a picture, line by line -> pixels [C, H, W] from -1 to 1."""
-        pixels_BCHW = self.autoencoder.decode(torch.tensor(tokens).view(1, self.side, self.side))
-        return pixels_BCHW[0].float()
+        ids = torch.tensor(tokens, device=self.loaded.device)
+        return self.autoencoder.decode(ids.view(1, self.side, self.side))[0].float().cpu()
 
 
 def load_drawer(
@@ -174,6 +174,8 @@ def load_drawer(
     folder = Path(source.folder)
     loaded = load_engine(source, settings, progress=progress, draws=True)
     autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions of the CPU are slow in bf16
+    if loaded.on_card:
+        to_card(autoencoder, loaded.device)
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
     model = loaded.model
     assert isinstance(model, JanusDrawer)

@@ -121,6 +121,7 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
             "max_model_len": model.context,
             "dtype": model.dtype,
             "limits": settings.public_limits(),
+            **({"priced": settings.priced} if settings.priced else {}),
         }
         for name in model.all_names
     }

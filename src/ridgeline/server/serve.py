@@ -42,6 +42,9 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
 from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
 
+PRICED = "x-ridgeline-priced"
+"""The header of every answer of a server on which no model runs: the card that its steps are priced for."""
+
 FLUSH_SECONDS = 1.0
 """For the last frames of streams that were ended."""
 
@@ -55,7 +58,8 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
-    while, None where nothing is predicted; bar: shows how far weights are read; else as AsyncLLM.start has it."""
+    while, None where nothing is predicted; bar: shows how far weights are read; maker, devices: of an engine that is
+    not loaded, as engine.worker.process.Start; else as AsyncLLM.start has it."""
 
     model: str
     name: str
@@ -64,6 +68,8 @@ class Served:
     threads: int | None = None
     device: Callable[[], Device | None] | None = None
     bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
+    maker: str = ""
+    devices: int = 1
 
     async def start(self) -> AsyncLLM:
         """The engine, ready in a process of its own, with room for a request of the whole context. Errors are those of
@@ -77,7 +83,9 @@ class Served:
                 threads=self.threads,
                 device=None if self.device is None else await asyncio.to_thread(self.device),
                 progress=progress,
-                inspector=INSPECTOR,
+                inspector="" if self.maker else INSPECTOR,
+                maker=self.maker,
+                devices=self.devices,
             )
 
     @asynccontextmanager
@@ -261,6 +269,7 @@ def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[Exch
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        headers=[(PRICED, settings.priced)] if settings.priced else [],
         timeout_graceful_shutdown=2,
     )
     return HTTPServer(config)

@@ -54,7 +54,8 @@ class ServerSettings:
     error. tool_parser: the format of tool calls, where it is not to be found in the chat template. access_log: a line
     for each request. log_format: `text`, or `json` for a JSON object a line. metrics_alias:
     `vllm` has the metrics that vLLM has told under its names as well. trace_bytes: of the traces of requests that have
-    ended. record: a file that does not exist yet, for what traffic comes, without text.
+    ended. record: a file that does not exist yet, for what traffic comes, without text. priced: the card that steps are
+    priced for where no model runs, which every answer says; "" where one does.
 
     Of one request -- choices: `n`. prompts: of a completion request. stops, stop_bytes: stop strings and the bytes of
     each. top_logprobs, logit_bias, messages, tools: entries. cache_salt_bytes: of `cache_salt`. template_factor: bytes
@@ -102,6 +103,7 @@ class ServerSettings:
     metrics_alias: str | None = None
     trace_bytes: int = 32 << 20
     record: str | None = None
+    priced: str = ""
 
     choices: int = 8
     prompts: int = 32

@@ -24,7 +24,7 @@ def advice(findings: Findings) -> str:
             f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
-        replicas = findings.asked.routing.replicas
+        replicas = findings.asked.fleet.size
         needed = math.ceil(replicas * metrics.offered / metrics.requests_per_second)
         return (
             f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: take "

@@ -65,9 +65,7 @@ class Option:
 
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
-        found = None if self.overloaded else self.metrics.latencies[name]
-        known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
-        return known[-1] if known else math.inf
+        return math.inf if self.overloaded else self.metrics.late(name)
 
     @property
     def rank(self) -> tuple[bool, float, float]:
@@ -78,7 +76,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advised:
     """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
     their limits. gain: of the share of good requests, with the interval that pairs give."""
 
@@ -145,7 +143,7 @@ def reason(own: Option, best: Option) -> str:
     return " and ".join(said[:2])
 
 
-def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advice:
+def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advised:
     """Look for a better setting of a machine under the requests that were asked about. rebuilt: the machine with other
     limits, which leave other memory for pages. Raises ValueError without objectives, and for users, whose requests
     depend on the answers."""
@@ -173,13 +171,13 @@ def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[s
         best = max([best, *(option(tokens, best.limits.requests) for tokens in BUDGETS)], key=lambda each: each.rank)
         best = max([best, *(option(best.limits.tokens, places) for places in PLACES)], key=lambda each: each.rank)
     options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests))
-    return Advice(own, best, tuple(options), _gain(own.good, best.good))
+    return Advised(own, best, tuple(options), _gain(own.good, best.good))
 
 
 def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
     """What a machine makes of the requests that were asked about, which have objectives."""
     assert asked.slo is not None
-    log = run(machine, asked.offered(), 1.0, told, asked.routing)
+    log = run(machine, asked.offered(), 1.0, told, asked.fleet)
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
     good[requests.ok] = [met is True for met in verdicts(requests, requests.ok, asked.slo)]

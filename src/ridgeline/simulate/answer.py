@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.simulate.advice import advice
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
+from ridgeline.simulate.fleet import Fleet
+from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import Percentile, needed
 
@@ -26,24 +28,67 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
     """What is printed. drawn: with figures, for who can see them."""
     asked, machine = findings.asked, findings.asked.machine
     case = machine.case
-    replicas, router = asked.routing.replicas, asked.routing.router
-    many = "" if replicas == 1 else f"{replicas:,} replicas of "
-    dealt = "" if replicas == 1 else f" by {router} (--router) on signals up to {asked.routing.age / 1e6:g} ms old"
+    fleet = asked.fleet
+    shared = fleet.size > 1 or fleet.scaling is not None
+    dealt = f" by {fleet.router} (--router) on signals up to {fleet.age / 1e6:g} ms old" if shared else ""
     title = (
-        f"{many}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} KV, "
-        f"{machine.layout.pages:,} pages of {machine.layout.page_size}"
+        f"{_many(fleet)}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} "
+        f"KV, {machine.layout.pages:,} pages of {machine.layout.page_size}{_beside(fleet)}"
     )
     lead = (
         f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
         f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
     )
     blocks: list[Block] = [Facts(tuple(answer(findings)))]
+    if findings.together:
+        blocks += [Heading("The same cards"), _together(findings)]
     if findings.advised is not None:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
     return Document(title, (*blocks, *figures(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
-def _options(advised: Advice) -> Table:
+def _many(fleet: Fleet) -> str:
+    """`4 replicas of `, before the model's name."""
+    if fleet.scaling is not None:
+        return f"{fleet.scaling.least:,} to {fleet.scaling.most:,} replicas of "
+    return "" if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of "
+
+
+def _beside(fleet: Fleet) -> str:
+    """What else there is of replicas, and how they are divided."""
+    if fleet.split is not None:
+        rate = f"{fleet.split.bandwidth / 1e9:.3g} GB/s"
+        return f"; {fleet.split.prompts:,} for prompts, {fleet.size - fleet.split.prompts:,} for answers, over {rate}"
+    if fleet.scaling is not None:
+        return f"; one more takes requests after {say_seconds(fleet.scaling.start_up / 1e9)}"
+    counts: dict[str, int] = {}
+    for machine in fleet.others:
+        counts[machine.case.device.title] = counts.get(machine.case.device.title, 0) + 1
+    named = [title if count == 1 else f"{count} x {title}" for title, count in counts.items()]
+    return f"; beside it {', '.join(named)}" if named else ""
+
+
+def _together(findings: Findings) -> Table:
+    """Prompts and answers apart, and the same cards doing both."""
+    rows = [Row(("apart", f"{findings.asked.machine.limits.tokens:,}", *_compared(findings.metrics)), "strong")]
+    for each in findings.together:
+        rows.append(Row(("together", f"{each.limits.tokens:,}", *_compared(each.metrics))))
+    heads = ("", "positions", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "tokens/s")
+    notes = ("late: the highest percentile that there are enough samples for.",)
+    return Table(columns(*heads, words=(0,)), tuple(rows), notes)
+
+
+def _compared(metrics: Metrics) -> tuple[str, ...]:
+    """The cells of a run."""
+    if verdict(metrics, open_loop=True) == "overloaded":
+        return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
+    good = percent(metrics.good_share) if metrics.goodput is not None else ""
+    means = {name: "" if (of := metrics.latencies[name]) is None else say_seconds(of.mean) for name in ("TTFT", "TPOT")}
+    late = {name: say_seconds(at) if math.isfinite(at := metrics.late(name)) else "" for name in ("TTFT", "ITL")}
+    return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
+
+
+def _options(advised: Advised) -> Table:
     """Those that nothing beats, and the one that was asked about."""
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
@@ -165,8 +210,16 @@ def _load(findings: Findings) -> str:
     steps = findings.metrics.steps
     return (
         f"{three(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
-        f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}"
+        f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}{_replicas(findings)}"
     )
+
+
+def _replicas(findings: Findings) -> str:
+    """How many there were of those that come and go."""
+    if findings.asked.fleet.scaling is None:
+        return ""
+    most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
+    return f"; {three(findings.metrics.replicas)} replicas on average, {most:,} at most"
 
 
 def _pages(findings: Findings) -> str:
@@ -206,6 +259,8 @@ def _law(findings: Findings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
     if findings.verdict == "nothing answered":
         return "none: it is of requests that are answered"
+    if findings.asked.open_loop and not findings.asked.fleet.equal:
+        return "the load law is of equal replicas that do all"
     if law is None or findings.wall is None:
         return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
     if law.tpot is None:

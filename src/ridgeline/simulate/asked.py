@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ridgeline.roofline.accuracy import accuracy_rows
 from ridgeline.roofline.device import Device
+from ridgeline.simulate.fleet import ALONE, Fleet
 from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import ALONE, Routing
 from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.slo import SLO
 
@@ -37,7 +37,7 @@ def price_error(device: Device, devices: int) -> PriceError:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
-    the same each time. routing: to how many replicas of the machine, and how."""
+    the same each time. fleet: which replicas there are, and how requests are dealt to them."""
 
     model: str
     machine: Machine
@@ -47,10 +47,16 @@ class Asked:
     slo: SLO | None
     error: PriceError
     seed: int
-    routing: Routing = ALONE
+    fleet: Fleet = ALONE
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Of all cards of all replicas; None where no price is known."""
-        hourly = self.machine.case.setup.hourly
-        return None if hourly is None else hourly * self.routing.replicas
+        """Of all cards of all replicas at the start; None where no price is known."""
+        return self.dollars_of(self.fleet.size)
+
+    def dollars_of(self, replicas: float) -> float | None:
+        """An hour of so many replicas, the others among them; None where no price is known."""
+        others = self.fleet.others
+        hourly = [machine.case.setup.hourly for machine in (self.machine, *others)]
+        known = [each for each in hourly if each is not None]
+        return None if len(known) < len(hourly) else known[0] * (replicas - len(others)) + sum(known[1:])

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ridgeline.simulate.advice import advice
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
+from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
@@ -29,11 +30,20 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "metrics": metrics_json(findings.metrics, told=findings.told),
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
         "advised": None if findings.advised is None else _advised(findings.advised),
+        "together": [
+            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics, told=_told(each.metrics))}
+            for each in findings.together
+        ],
         "law": None if findings.law is None else asdict(findings.law),
         "per_request": _per_request(findings.log),
         "steps": {"per_second": per_second(findings.log)},
         "replicas": _replicas(findings.log),
     }
+
+
+def _told(metrics: Metrics) -> bool:
+    """Whether its latencies are figures."""
+    return verdict(metrics, open_loop=True) != "overloaded"
 
 
 def _capacity(found: Capacity) -> dict[str, Any]:
@@ -42,14 +52,14 @@ def _capacity(found: Capacity) -> dict[str, Any]:
             "rate": level.rate,
             "good": level.good,
             "verdict": verdict(level.metrics, open_loop=True),
-            "metrics": metrics_json(level.metrics, told=verdict(level.metrics, open_loop=True) != "overloaded"),
+            "metrics": metrics_json(level.metrics, told=_told(level.metrics)),
         }
         for level in found.levels
     ]
     return {"rate": percentile_json(found.rate), "attain": found.attain, "levels": levels}
 
 
-def _advised(found: Advice) -> dict[str, Any]:
+def _advised(found: Advised) -> dict[str, Any]:
     options = [
         {
             "limits": asdict(option.limits),
@@ -91,9 +101,22 @@ def _inputs(findings: Findings) -> dict[str, Any]:
         "seed": asked.seed,
         "slo": None if asked.slo is None else asdict(asked.slo),
         "price_error": asdict(asked.error),
-        "routing": asdict(asked.routing),
+        "fleet": _fleet(asked),
         "dollars_per_hour": asked.dollars_per_hour,
         "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
+    }
+
+
+def _fleet(asked: Asked) -> dict[str, Any]:
+    fleet = asked.fleet
+    return {
+        "replicas": fleet.replicas,
+        "others": [machine.case.setup.device.name for machine in fleet.others],
+        "router": fleet.router,
+        "age": fleet.age,
+        "seed": fleet.seed,
+        "split": None if fleet.split is None else asdict(fleet.split),
+        "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
     }
 
 
@@ -118,6 +141,7 @@ def metrics_json(metrics: Metrics, *, told: bool) -> dict[str, Any]:
         "preemptions": metrics.preemptions,
         "wasted_positions": metrics.wasted,
         "steps": asdict(metrics.steps),
+        "replicas": metrics.replicas,
         "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
         "latencies": {
             name.lower().replace(" ", "_"): distribution_json(found) if told else None
@@ -168,6 +192,8 @@ def _replicas(log: Log) -> list[dict[str, Any]]:
             "cached_tokens": int(requests.cached[sent == place].sum()),
             "steps": int((stepping == place).sum()),
             "busy": float(took[stepping == place].sum()) / max(1, log.end),
+            "since": log.lives[place][0] / 1e9,
+            "until": log.lives[place][1] / 1e9,
         }
         for place in range(log.replicas)
     ]

@@ -63,8 +63,9 @@ def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
 
 def _over_time(findings: Findings) -> Iterator[Chart]:
     seconds = per_second(findings.log)
-    pages = findings.asked.machine.layout.pages * findings.asked.routing.replicas
-    share = [held / pages for held in seconds["pages"]]
+    totals = findings.log.totals
+    assert totals is not None
+    share = [held / sum(totals.pages) for held in seconds["pages"]]
     for title, y, lines in (
         ("Requests over time", "requests", (("running", seconds["running"]), ("waiting", seconds["waiting"]))),
         ("Arrivals and ends", "requests a second", (("came", seconds["arrived"]), ("ended", seconds["finished"]))),

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.law import Law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.together import Together
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import SHOWN, Percentile
 
@@ -22,7 +23,7 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 class Findings:
     """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
     law: the formula's figures; None of users. capacity: where it was looked for; the runs are then at that rate.
-    advised: where better settings were."""
+    advised: where better settings were. together: the same cards without a split, where there is one."""
 
     asked: Asked
     log: Log
@@ -31,7 +32,8 @@ class Findings:
     dear: Metrics
     law: Law | None = None
     capacity: Capacity | None = None
-    advised: Advice | None = None
+    advised: Advised | None = None
+    together: tuple[Together, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -41,7 +43,7 @@ class Findings:
     @property
     def wall(self) -> float | None:
         """Requests a second with which, by the load law, all replicas together do not keep up; None of users."""
-        return None if self.law is None else self.law.wall * self.asked.routing.replicas
+        return None if self.law is None else self.law.wall * self.asked.fleet.replicas
 
     @property
     def told(self) -> bool:
@@ -70,12 +72,12 @@ class Findings:
 
     def dollars(self, a_second: Callable[[Metrics], float | None]) -> Percentile | None:
         """Dollars for one of what comes so many times a second; infinite where nothing does."""
-        hourly = self.asked.dollars_per_hour
-        if hourly is None:
+        if self.asked.dollars_per_hour is None:
             return None
 
         def cost(metrics: Metrics) -> float | None:
-            rate = a_second(metrics)
+            rate, hourly = a_second(metrics), self.asked.dollars_of(metrics.replicas)
+            assert hourly is not None
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
 
         return self.figure(cost)
@@ -90,7 +92,7 @@ def simulate(
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 
     def at(factor: float, name: str) -> Log:
-        return run(asked.machine, asked.offered(), factor, watch(name), asked.routing)
+        return run(asked.machine, asked.offered(), factor, watch(name), asked.fleet)
 
     log, error = at(1.0, "at the price"), asked.error.share
     metrics = judged(log)
@@ -98,7 +100,7 @@ def simulate(
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.open_loop and metrics.counts["ok"] > 0
+    lawful = asked.open_loop and asked.fleet.equal and metrics.counts["ok"] > 0
     return Findings(asked, log, metrics, cheap, dear, law(metrics) if law is not None and lawful else None)
 
 

@@ -86,21 +86,23 @@ class Gaps:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
-    pages that the pool of each has, requests and pages that were left at its end."""
+    pages that the pool of each has, requests and pages that were left at the end."""
 
     preemptions: int
     wasted: int
     found: int
-    pages: int
+    pages: tuple[int, ...]
     left: int
     held: int
 
 
 class Log:
-    """All of it, of so many replicas. end: when the last step was over. totals: once the run is."""
+    """All of it, of so many replicas. end: when the last step was over. lives: from when until when each replica was
+    there, and totals: once the run is over."""
 
     def __init__(self, replicas: int = 1) -> None:
         self.replicas = replicas
         self.requests, self.steps, self.gaps = Requests(), Steps(), Gaps()
         self.end = 0
+        self.lives: list[tuple[int, int]] = []
         self.totals: Totals | None = None

@@ -4,6 +4,7 @@ What comes while the replica fills up is left out: until as many requests run as
 is faster than it will be. After the last arrival the run goes on until all have ended.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +48,8 @@ class Metrics:
     seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
     in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
-    requests. steadiness: None of users, and where there is too little to see."""
+    requests. replicas: that were there, on average over the run. steadiness: None of users, and where there is too
+    little to see."""
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -67,12 +69,19 @@ class Metrics:
     preemptions: int
     wasted: int
     steps: StepShares
+    replicas: float
     steadiness: Steadiness | None
 
     @property
     def total(self) -> int:
         """All requests."""
         return sum(self.counts.values())
+
+    def late(self, name: str) -> float:
+        """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
+        found = self.latencies[name]
+        known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
+        return known[-1] if known else math.inf
 
     def latency(self, name: str, percent: int) -> Percentile | None:
         """A percentile; None where there are too few samples."""
@@ -128,6 +137,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         log.totals.preemptions,
         log.totals.wasted,
         _shares(log, since),
+        sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
         _steadiness(requests, span) if open_loop else None,
     )
 
@@ -250,9 +260,11 @@ def _shares(log: Log, since: int) -> StepShares:
         return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(HELD[1:], 0.0), 0.0)
     took = took[within]
     busy = float(took.sum())
-    whole = log.replicas * float(started[within][-1] - started[within][0] + took[-1])
+    begun, over = int(started[within][0]), int(started[within][-1] + took[-1])
+    whole = float(sum(max(0, min(until, over) - max(since, begun)) for since, until in log.lives))
     held, pages = _ints(steps.held)[within], _ints(steps.pages)[within]
-    size = max(1, log.totals.pages if log.totals is not None else 1)
+    assert log.totals is not None, "the run has not ended"
+    size = np.asarray(log.totals.pages)[_ints(steps.replica)[within]]
 
     def share(of: NDArray[Any]) -> float:
         return float((took * of).sum()) / busy if busy else 0.0
@@ -261,8 +273,8 @@ def _shares(log: Log, since: int) -> StepShares:
         int(within.sum()),
         busy / whole if whole else 0.0,
         share(_ints(steps.sequences)[within]),
-        share(pages) / size,
-        float(pages.max()) / size,
+        share(pages / size),
+        float((pages / size).max()),
         share(_ints(steps.prompts)[within] > 0),
         share(_ints(steps.compute)[within]),
         {name: float(took[held == code].sum()) / whole for code, name in enumerate(HELD) if name} if whole else {},

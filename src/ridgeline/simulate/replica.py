@@ -22,21 +22,24 @@ _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A model on cards, and how its engine is set up. context: positions that a request may have."""
+    """A model on cards, and how its engine is set up. context: positions that a request may have. between: nanoseconds
+    that pass from one step to the next beside what the price knows: a server's messages, say."""
 
     case: Case
     layout: KVLayout
     limits: Limits
     context: int
     prefix_cache: bool = True
+    between: int = 0
 
 
 class StepPricer:
-    """What steps take: what the price expects, times a factor."""
+    """What steps take: what the price expects, times a factor, and a constant."""
 
-    def __init__(self, price: Price, device: Device, factor: float = 1.0) -> None:
-        """compute_bound: whether the last step has more arithmetic than memory traffic."""
-        self._price, self._device, self._factor = price, device, factor
+    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: int = 0) -> None:
+        """between: nanoseconds, as of a Machine. compute_bound: whether the last step has more arithmetic than memory
+        traffic."""
+        self._price, self._device, self._factor, self._between = price, device, factor, between
         self.compute_bound = False
 
     def __call__(self, plan: StepPlan) -> int:
@@ -44,7 +47,7 @@ class StepPricer:
         found = self._price.on(self._device, plan.work(self._price.reaches))
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = compute_seconds(found.cost, self._device) > memory
-        return round(found.expected * self._factor * 1e9)
+        return round(found.expected * self._factor * 1e9) + self._between
 
 
 class Prompts:
@@ -82,9 +85,10 @@ class Replica:
         )
         self.plan: StepPlan | None = None
 
-    def add(self, request: TraceRequest) -> int:
-        """Queue a request; its number. Raises ValueError for one that cannot run, as the engine does."""
-        number = self.engine.add(self._prompts.of(request), _ASKED)
+    def add(self, request: TraceRequest, received: int = 0) -> int:
+        """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
+        engine does."""
+        number = self.engine.add(self._prompts.of(request), _ASKED, received=received)
         self.executor.expect(number, request.output)
         return number
 

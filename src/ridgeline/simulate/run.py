@@ -1,106 +1,101 @@
 """The run: requests come and are sent to a replica, steps begin and end, until nothing is left.
 
-At one moment steps end first, then replicas publish what routers see of them, then requests come, then steps begin:
-what comes while a step runs waits for the one after it, as at a server that takes its messages between two steps.
-Requests that come together keep their order, replicas theirs. Nothing depends on wall time, on a hash or on a set's
-order: equal input gives equal logs.
+At one moment steps end first, then keys and values arrive, then replicas do, then requests come, then steps begin: what
+comes while a step runs waits for the one after it, as at a server that takes its messages between two steps. What
+replicas have published, and what an autoscaler sees, is from before all that. Requests that come together keep their
+order, replicas theirs. Nothing depends on wall time, on a hash or on a set's order: equal input gives equal logs.
 """
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.request import Finish
 from ridgeline.simulate.clock import Clock
-from ridgeline.simulate.log import HELD, NEVER, OUTCOMES, Log, Totals
+from ridgeline.simulate.fleet import ALONE, Fleet, Link
+from ridgeline.simulate.log import NEVER, OUTCOMES, Log, Totals
 from ridgeline.simulate.replica import Machine, Prompts, Replica, StepPricer
+from ridgeline.simulate.serving import Live, Serving, lives
 from ridgeline.traffic.offered import Offered
-from ridgeline.traffic.routers import REQUEST_TOKENS, Signal, router_named
+from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
+from ridgeline.traffic.trace import TraceRequest
 
 Told = Callable[[Log], bool]
 """Told of the log now and then; whether to go on."""
 
 _STEPS_BETWEEN = 256  # steps after which somebody is told
+_STEP, _SENT, _UP = range(3)  # what happens, in its order at one moment
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Equal replicas, and how requests are dealt among them: by a router of traffic/routers.py, which sees what they
-    published at the last of the moments that are `age` nanoseconds apart (0: what is so now)."""
-
-    replicas: int = 1
-    router: str = "two"
-    age: int = 0
-    seed: int = 0
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request under way: its row, what a router counts it for, when its last token came, the longest gap so far."""
-
-    row: int
-    load: int
-    last: int = NEVER
-    worst: int = NEVER
-
-
-class _Serving:
-    """A replica, its requests under way, and what they come to for a router."""
-
-    def __init__(self, replica: Replica) -> None:
-        self.replica = replica
-        self.live: dict[int, _Live] = {}
-        self.load = 0
-        self.stepping = False
-        self.before = NEVER  # when the step before ended
-
-
-ALONE = Routing()
-
-
-def run(
-    machine: Machine, offered: Offered, factor: float = 1.0, told: Told | None = None, routing: Routing = ALONE
-) -> Log:
+def run(machine: Machine, offered: Offered, factor: float = 1.0, told: Told | None = None, fleet: Fleet = ALONE) -> Log:
     """Let requests come to replicas of a machine until none is left, or nobody wants to know more.
 
     factor: on the price of each step. Raises ValueError for a router that there is not."""
-    clock, prompts = Clock(), Prompts()
-    pricer = StepPricer(machine.case.price, machine.case.device, factor)
-    replicas = [_Serving(Replica(machine, clock, pricer, prompts)) for _ in range(routing.replicas)]
-    return _Run(clock, replicas, offered, routing).run(told)
+    return _Run(machine, offered, factor, fleet).run(told)
 
 
 class _Run:
-    def __init__(self, clock: Clock, replicas: list[_Serving], offered: Offered, routing: Routing) -> None:
-        self.clock, self.replicas, self.offered = clock, replicas, offered
-        self.log = Log(len(replicas))
-        self.ends: list[tuple[int, int]] = []  # of steps under way: when, and of which replica
-        self.router, self.age = router_named(routing.router, routing.seed), routing.age
-        self.signals = [Signal(0) for _ in replicas]
+    def __init__(self, machine: Machine, offered: Offered, factor: float, fleet: Fleet) -> None:
+        self.clock, self.prompts, self.factor = Clock(), Prompts(), factor
+        self.machine, self.offered, self.fleet = machine, offered, fleet
+        self.replicas = [Serving(self._replica(each)) for each in fleet.machines(machine)]
+        self.log = Log(len(self.replicas))
+        self.happens: list[tuple[int, int, int]] = []  # when, what, and of which replica, or of which hand-over
+        self.router, self.age = router_named(fleet.router, fleet.seed), fleet.age
+        self.signals = [Signal(0) for _ in self.replicas]
         self.published = 0
+        split, scaling = fleet.split, fleet.scaling
+        self.link = None if split is None else Link(split.bandwidth)
+        self.decoding = self.router if split is None else router_named(fleet.router, fleet.seed + 1)
+        self.sent: dict[int, tuple[TraceRequest, Live]] = {}  # hand-overs under way
+        self.handed = 0
+        self.look = None if scaling is None else scaling.period
+        self.changed = 0  # when a replica came or went
+
+    def _replica(self, machine: Machine) -> Replica:
+        pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between)
+        return Replica(machine, self.clock, pricer, self.prompts)
 
     def run(self, told: Told | None) -> Log:
         """To the end."""
-        while True:
-            comes = self.offered.upcoming
-            if self.ends and (comes is None or self.ends[0][0] <= comes):
-                moment, place = heapq.heappop(self.ends)
-                self._publish(moment)
-                self.clock.to(moment)
-                self._end_step(self.replicas[place])
-                if told is not None and len(self.log.steps) % _STEPS_BETWEEN == 0 and not told(self.log):
-                    break
-            elif comes is not None:
-                self._publish(comes)
-                self.clock.to(comes)
-                self._add()
+        while (moment := self._next()) is not None:
+            self._scale(moment)
+            self._publish(moment)
+            self.clock.to(moment)
+            if self.happens and self.happens[0][0] == moment:
+                _, what, which = heapq.heappop(self.happens)
+                if what == _STEP:
+                    self._end_step(self.replicas[which])
+                    if told is not None and len(self.log.steps) % _STEPS_BETWEEN == 0 and not told(self.log):
+                        break
+                elif what == _SENT:
+                    self._receive(*self.sent.pop(which))
+                else:
+                    self.replicas[which].taking = True
             else:
-                break
-            if self.offered.upcoming != self.clock.now and not (self.ends and self.ends[0][0] == self.clock.now):
+                self._add()
+            if self._next() != moment:
                 self._begin_steps()
         self._close()
         return self.log
+
+    def _next(self) -> int | None:
+        """The moment at which something happens, or a request comes."""
+        comes = self.offered.upcoming
+        if not self.happens:
+            return comes
+        happens = self.happens[0][0]
+        return happens if comes is None or happens <= comes else comes
+
+    def _begin_steps(self) -> None:
+        for place, serving in enumerate(self.replicas):
+            if not serving.stepping and serving.live:
+                took = serving.begin(place, self.log)
+                if took is not None:
+                    heapq.heappush(self.happens, (self.clock.now + took, _STEP, place))
+
+    # -- who gets what ------------------------------------------------------------------------------------------------
 
     def _publish(self, until: int) -> None:
         """What replicas have published before or at a moment: as it is now, nothing having happened since."""
@@ -108,58 +103,40 @@ class _Run:
             self.published = until - until % self.age
             self.signals = [Signal(each.load) for each in self.replicas]
 
+    def _choose(self, router: Router, request: TraceRequest, among: range) -> int:
+        """The place of the replica that a request goes to."""
+        places = [place for place in among if self.replicas[place].taking]
+        if len(places) == 1:
+            return places[0]
+        signals = self.signals if self.age else [Signal(each.load) for each in self.replicas]
+        return places[router.choose(request, [signals[place] for place in places])]
+
     def _add(self) -> None:
         request = self.offered.take()
         row = self.log.requests.add(request.at, request.input)
-        seen = self.signals if self.age else [Signal(each.load) for each in self.replicas]
-        place = self.router.choose(request, seen) if len(self.replicas) > 1 else 0
-        serving, load = self.replicas[place], request.input + REQUEST_TOKENS
-        self.log.requests.replica[row] = place
+        live, split = Live(row, request.input + REQUEST_TOKENS), self.fleet.split
+        if split is None:
+            self._send(request, live, self._choose(self.router, request, range(len(self.replicas))))
+            return
+        live.rest = request if request.output > 1 else None
+        self._send(replace(request, output=1), live, self._choose(self.router, request, range(split.prompts)))
+
+    def _send(self, request: TraceRequest, live: Live, place: int, received: int = 0) -> None:
+        self.log.requests.replica[live.row] = place
         try:
-            serving.live[serving.replica.add(request)] = _Live(row, load)
-            serving.load += load
+            self.replicas[place].add(request, live, received)
         except ValueError as error:
-            self.log.requests.refuse(row, str(error))  # its user does not ask again: it would be for ever
+            self.log.requests.refuse(live.row, str(error))  # its user does not ask again: it would be for ever
 
-    def _begin_steps(self) -> None:
-        for place, serving in enumerate(self.replicas):
-            if not serving.stepping and serving.live:
-                took = self._begin(place, serving)
-                if took is not None:
-                    heapq.heappush(self.ends, (self.clock.now + took, place))
+    # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def _begin(self, place: int, serving: _Serving) -> int | None:
-        """Begin a step and note it; its nanoseconds."""
-        took = serving.replica.begin()
-        if took is None:
-            return None
-        serving.stepping = True
-        plan, engine, steps = serving.replica.plan, serving.replica.engine, self.log.steps
-        assert plan is not None
-        scheduler, pool = engine.scheduler, engine.ledger.pool
-        lengths = [len(item.tokens) for item in plan.items]
-        positions, sequences = sum(lengths), len(lengths)
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        steps.replica.append(place)
-        steps.started.append(self.clock.now)
-        steps.took.append(took)
-        steps.positions.append(positions)
-        steps.prompts.append(positions - lengths.count(1))
-        steps.sequences.append(sequences)
-        steps.running.append(running)
-        steps.waiting.append(waiting)
-        steps.pages.append(pool.size - pool.available)
-        steps.compute.append(serving.replica.pricer.compute_bound)
-        limits = scheduler.limits
-        held = "" if not waiting else "requests" if running >= limits.requests else "pages"
-        steps.held.append(HELD.index("positions" if held == "pages" and positions >= limits.tokens else held))
-        return took
-
-    def _end_step(self, serving: _Serving) -> None:
+    def _end_step(self, serving: Serving) -> None:
         serving.stepping = False
         self._take(serving, serving.replica.end())
+        if not (serving.taking or serving.live):
+            serving.until = self.clock.now
 
-    def _take(self, serving: _Serving, events: list[TokenEvent]) -> None:
+    def _take(self, serving: Serving, events: list[TokenEvent]) -> None:
         """The tokens of a step. Most come one step after the one before, so that their gaps are equal."""
         now, before, live = self.clock.now, serving.before, serving.live
         gap, equal = now - before, 0
@@ -180,14 +157,20 @@ class _Run:
             self.log.gaps.add(now, gap, equal)
         serving.before = now
 
-    def _end(self, serving: _Serving, event: TokenEvent, own: _Live) -> None:
-        requests, row, timing = self.log.requests, own.row, event.timing
+    def _end(self, serving: Serving, event: TokenEvent, own: Live) -> None:
         del serving.live[event.request]
         serving.load -= own.load
-        made = serving.replica.forget(event.request)
+        own.made += serving.replica.forget(event.request)
+        if own.begun is None:
+            own.cached, own.begun = event.cached, event.timing
+        limited = event.finish is Finish.LENGTH
+        if own.rest is not None and not limited:
+            self._hand_over(own.rest, own)
+            return
+        requests, row, timing = self.log.requests, own.row, own.begun
         requests.outcome[row] = OUTCOMES.index("ok")
-        requests.limited[row] = event.finish is Finish.LENGTH
-        requests.made[row], requests.cached[row] = made, event.cached
+        requests.limited[row] = limited
+        requests.made[row], requests.cached[row] = own.made, own.cached
         assert timing.scheduled is not None
         assert timing.first_token is not None
         requests.scheduled[row], requests.first[row] = timing.scheduled, timing.first_token
@@ -195,16 +178,74 @@ class _Run:
         requests.worst_gap[row] = own.worst
         self.offered.ended(self.clock.now)
 
+    # -- prompts and answers apart ------------------------------------------------------------------------------------
+
+    def _hand_over(self, request: TraceRequest, live: Live) -> None:
+        """Send the keys and values of a prompt to where its answer is made."""
+        assert self.link is not None
+        there = self.link.send(request.input * self._token_bytes, self.clock.now)
+        live.rest, self.handed = None, self.handed + 1
+        self.sent[self.handed] = request, live
+        heapq.heappush(self.happens, (there, _SENT, self.handed))
+
+    @property
+    def _token_bytes(self) -> float:
+        """Of keys and values, on all cards of a replica."""
+        case = self.machine.case
+        return sum(spec.bytes_per_token for spec in case.model.kv_specs) * case.setup.devices
+
+    def _receive(self, request: TraceRequest, live: Live) -> None:
+        """A prompt's keys and values are there; its first token, which has none yet, is one of it now."""
+        assert self.fleet.split is not None
+        rest = replace(request, at=self.clock.now, input=request.input + 1, output=request.output - 1)
+        place = self._choose(self.decoding, request, range(self.fleet.split.prompts, len(self.replicas)))
+        self._send(rest, live, place, request.input)
+
+    # -- coming and going ---------------------------------------------------------------------------------------------
+
+    def _scale(self, until: int) -> None:
+        """What the autoscaler did at its looks up to a moment."""
+        scaling = self.fleet.scaling
+        while scaling is not None and self.look is not None and self.look <= until:
+            now, self.look = self.look, self.look + scaling.period
+            self.clock.to(now)
+            there = [each for each in self.replicas if each.until is None]
+            staying = sum(each.taking or each.starts(scaling.start_up, now) for each in there)
+            wanted = scaling.wanted(sum(len(each.live) for each in there))
+            if wanted > staying:
+                self._start(wanted - staying, now + scaling.start_up)
+            elif wanted < staying and now - self.changed >= scaling.calm:
+                self._stop(now)
+
+    def _start(self, count: int, up: int) -> None:
+        self.changed = self.clock.now
+        for _ in range(count):
+            heapq.heappush(self.happens, (up, _UP, len(self.replicas)))
+            self.replicas.append(Serving(self._replica(self.machine), self.clock.now, taking=False))
+            self.signals.append(Signal(0))
+
+    def _stop(self, now: int) -> None:
+        """The replica with the fewest requests takes no more; of equals the newest."""
+        taking = [each for each in self.replicas if each.taking]
+        if len(taking) < 2:
+            return
+        self.changed = now
+        least = min(reversed(taking), key=lambda each: len(each.live))
+        least.taking = False
+        if not least.live:
+            least.until = now
+
     def _close(self) -> None:
         """What is left is unfinished."""
         engines = [serving.replica.engine for serving in self.replicas]
         stats = [engine.stats for engine in engines]
-        self.log.end = self.clock.now
+        self.log.end, self.log.replicas = self.clock.now, len(self.replicas)
+        self.log.lives = lives(self.replicas, self.log.end)
         self.log.totals = Totals(
             sum(each.preemptions for each in stats),
             sum(each.wasted_tokens for each in stats),
             sum(each.reused_tokens for each in stats),
-            engines[0].ledger.pool.size,
+            tuple(engine.ledger.pool.size for engine in engines),
             sum(len(engine.requests) for engine in engines),
             sum(each.held_pages for each in stats),
         )

@@ -17,9 +17,10 @@ def machine_of(
     pages: int | None = None,
     page_size: int = 16,
     prefix_cache: bool = True,
+    between: int = 0,
 ) -> Machine:
     """An engine with these limits on the card of a case. context: positions that a request may have, the model's by
-    default. pages: of KV memory, where they are known; else what the plan leaves for them.
+    default. pages: of KV memory, where they are known; else what the plan leaves for them. between: as of a Machine.
 
     Raises ValueError for models that do not continue texts, for cards that run requests of their own, and for a model
     that leaves no page.
@@ -44,4 +45,4 @@ def machine_of(
     if pages is not None and pages < len(memory.layout.groups):
         raise ValueError(f"--pages is {pages}; give at least {len(memory.layout.groups)}")
     layout = memory.layout if pages is None else replace(memory.layout, pages=pages)
-    return Machine(case, layout, limits, model.context if context is None else context, prefix_cache)
+    return Machine(case, layout, limits, model.context if context is None else context, prefix_cache, between)

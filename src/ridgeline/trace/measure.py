@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ridgeline.engine.capturing import CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
@@ -29,6 +30,8 @@ from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.host import interruptions
 from ridgeline.ops.work import Work
+from ridgeline.trace.card import CardStep, measure_on_card
+from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Span, Tracer
 
@@ -36,42 +39,6 @@ MIN_REPEATS, MAX_REPEATS = 3, 41  # repeats of a step
 BUDGET_SECONDS = 2.0  # what repeating a step may take, if the fewest repeats take no longer
 
 Tokens = Sequence[Outcome]
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A step, measured: medians over `repeats`, in seconds, hooks subtracted.
-
-    seconds and gaps: of each call, its own and what lies before it; what lies before the first is `batch`, not a gap.
-    tail: from the last op to the logits. sampling: from the logits to the token; of a denoiser from its prediction to
-    the next latents. hooked: the whole step with hooks, less `hooks`, what they take. unhooked: the whole step without.
-    left_out: repeats that other processes interrupted.
-    recorded: whether the engine runs it as a recording.
-    """
-
-    work: Work
-    calls: tuple[Call, ...]
-    seconds: tuple[float, ...]
-    gaps: tuple[float, ...]
-    batch: float
-    tail: float
-    sampling: float
-    hooked: float
-    unhooked: float
-    hooks: float
-    repeats: int
-    left_out: int
-    recorded: bool = False
-
-    @property
-    def between(self) -> float:
-        """Seconds between the first op and the logits that no op has."""
-        return sum(self.gaps) + self.tail
-
-    @property
-    def whole(self) -> float:
-        """Seconds of the step: ops and all that lies between and around them."""
-        return sum(self.seconds) + self.batch + self.between + self.sampling
 
 
 @dataclass(slots=True)
@@ -140,6 +107,8 @@ def measure(
             raise ValueError("a repeat gave another result: this machine or model does not repeat itself")
         return _Run(begin, done, end, calm)
 
+    if tracer.on_card:
+        return measure_on_card(tracer, work, CardStep(run, run, follow), repeats)
     with tracer.recording() as calls:
         trial = once()
     hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial.seconds))
@@ -147,6 +116,8 @@ def measure(
 
 
 def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
+    if to.tracer.on_card:
+        return _on_card(to, plan, rows, wanted)
     clock, work = to.tracer.clock, plan.work(to.runner.model.reaches)
 
     def once() -> _Run:
@@ -163,6 +134,25 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
     looks = [stop - start for start, stop in spans]
     measurement = _medians(work, tuple(calls), hooked, unhooked, HookCost(to.cost.look, 0.0), looks)
     return dataclasses.replace(measurement, recorded=True)
+
+
+def _on_card(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
+    runner = to.runner
+
+    def ops() -> None:
+        runner.rewind()
+        runner.forward(plan)
+
+    def result() -> Tensor:
+        runner.rewind()
+        return runner.step_logits(plan)
+
+    def follow(logits_RV: Tensor) -> None:
+        _check(runner.sample(logits_RV, rows), wanted)
+
+    captured = isinstance(runner, CapturingRunner) and runner.capture(plan) is not None
+    step = CardStep(ops, result, follow, captured)
+    return measure_on_card(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
 
 
 def measuring_seconds(step: float, repeats: int | None = None) -> float:

@@ -78,7 +78,7 @@ class Moment:
 
     def after(self, prediction: Tensor) -> State:
         """Where the sampler stands after the step."""
-        noise = Noise(self.plan.seed, 1, self.plan.geometry.latents)
+        noise = Noise(self.plan.seed, 1, self.plan.geometry.latents, self.pipeline.device)
         return self.pipeline.scheduler.sampler(self.plan.schedule, self.number - 1, self.state, prediction, noise)
 
 
@@ -88,7 +88,7 @@ def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
     request does not have."""
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
-    first = State(Noise(plan.seed, 1, plan.geometry.latents)())
+    first = State(Noise(plan.seed, 1, plan.geometry.latents, pipeline.device)())
     moment = Moment(pipeline, plan, pipeline.encode(plan), pipeline.texts.pooled(plan.request.prompt), 1, first)
     prepared: dict[Denoiser, list[Prepared]] = {}
     while moment.number < number:

@@ -26,7 +26,8 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 from ridgeline.trace.anatomy import layer_numbers
 from ridgeline.trace.ledger import StepLedger
-from ridgeline.trace.measure import Measurement, measure
+from ridgeline.trace.measure import measure
+from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.moment import Moment
 from ridgeline.trace.pricing import price_steps
 from ridgeline.trace.pull import Pull

@@ -13,7 +13,7 @@ from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price, PricedRow, StepPrice
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 from ridgeline.trace.ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
-from ridgeline.trace.measure import Measurement
+from ridgeline.trace.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from ridgeline.trace.expert_sources import check_texts, expert_sources
 from ridgeline.trace.experts import routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import lens
-from ridgeline.trace.measure import Measurement, Measuring
+from ridgeline.trace.measure import Measuring
+from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.memory import memory
 from ridgeline.trace.pricing import price_steps
 from ridgeline.trace.timeline import Clock, Slice, Watch, shifted

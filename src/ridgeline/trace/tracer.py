@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ridgeline.calibrate.card_timer import Pair
 from ridgeline.models.network import Network, listening
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import Library
@@ -62,6 +63,7 @@ class Tracer:
     def __init__(self, model: Network, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
         self.ops = model.ops()
+        self.on_card = any(parameter.is_cuda for parameter in model.parameters())
 
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
@@ -104,6 +106,28 @@ class Tracer:
         finally:
             for remove in handles:
                 remove()
+
+    @contextmanager
+    def pairs(self, moment: Callable[[], torch.cuda.Event]) -> Iterator[list[Pair]]:
+        """While it lasts two events are recorded around every op that runs, and added to the list."""
+        found: list[Pair] = []
+        begun: list[torch.cuda.Event] = []
+
+        def before(_: nn.Module, __: tuple[Any, ...]) -> None:
+            begun.append(moment())
+            begun[-1].record()
+
+        def after(_: nn.Module, __: tuple[Any, ...], ___: Any) -> None:
+            found.append((begun.pop(), moment()))
+            found[-1][1].record()
+
+        handles = [op.register_forward_pre_hook(before) for _, op in self.ops]
+        handles += [op.register_forward_hook(after) for _, op in self.ops]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def _timing_hooks(

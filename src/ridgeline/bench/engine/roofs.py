@@ -20,22 +20,25 @@ from ridgeline.roofline.device import Cache, Device
 
 R = TypeVar("R")
 
+_PROCESSOR = torch.device("cpu")
+
 
 class Roofs:
     """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
     is nothing else to go by, empty where probes were asked for."""
 
-    def __init__(self, threads: int, *, probe: bool = False, on_card: bool = False) -> None:
-        """probe: even where there is a calibration."""
+    def __init__(self, threads: int, *, probe: bool = False, place: torch.device = _PROCESSOR) -> None:
+        """probe: even where there is a calibration. place: the processor or a card."""
         self.threads = threads
         self.calibrated: Device | None = None
         self.why = ""
         if not probe:
             try:
-                self.calibrated = this_accelerator() if on_card else load(threads).device()
+                on_card = place.type == "cuda"
+                self.calibrated = this_accelerator(place.index or 0) if on_card else load(threads).device()
             except Uncalibrated as error:
                 self.why = str(error)
-        self._timer = Timer(torch.device("cuda" if on_card else "cpu"), threads)
+        self._timer = Timer(place, threads)
         self._last: Device | None = None
 
     def around(self, call: Callable[[], R]) -> tuple[R, Device]:

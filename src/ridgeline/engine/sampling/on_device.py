@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 from ridgeline.engine.sampling.candidates import BLOCK
 from ridgeline.engine.sampling.groups import Group, groups_of
 from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.ops.kernels.cards import cards_of
 
 _LOW_WORD = 0xFFFFFFFF
 
@@ -90,6 +91,8 @@ def _answer(logits_RV: Tensor, group: Group) -> Tensor:
     """float64 [G, 3 or more]: token, largest logit as the model gave it and after changes, then both reports."""
     all_rows = len(group.members) == len(logits_RV)  # in order, as they are in any group
     raw_GV = logits_RV if all_rows else logits_RV.index_select(0, group.members_G)
+    if group.greedy and group.changes is None and group.logprobs is None and (ours := cards_of(raw_GV)) is not None:
+        return ours.likeliest(raw_GV)
     raw_top_G1, best_G1 = raw_GV.max(dim=1, keepdim=True)  # NaN if there is one; the lowest index of equals
     processed_GV, top_G1 = raw_GV, raw_top_G1
     if group.changes is not None:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import torch
 
+from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.engine import EngineLost
-from ridgeline.engine.setup import load_with_threads
+from ridgeline.engine.setup import Loaded, load_with_threads
 from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
-from ridgeline.engine.worker.process import Loading, NotLoaded, Start
+from ridgeline.engine.worker.named import function_named
+from ridgeline.engine.worker.process import Loading, Maker, NotLoaded, Start
 from ridgeline.frames import Frames
 from ridgeline.host import keep_freed_memory, out_of_memory
 from ridgeline.models.fields import ModelRefused
@@ -84,9 +86,7 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
             child.tell(Loading(done, total))
 
     try:
-        loaded, threads = load_with_threads(
-            start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
-        )
+        loaded, threads = _load(start, progress)
     except ValueError as error:
         child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
         return None
@@ -103,6 +103,16 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
     child.tell(Ready(loaded.info(device)))
     return loop
+
+
+def _load(start: Start, progress: Progress) -> tuple[Loaded, int]:
+    """The engine, and the threads that it computes with."""
+    if start.maker:
+        maker: Maker = function_named(start.maker)
+        return maker(start), 1
+    return load_with_threads(
+        start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
+    )
 
 
 if __name__ == "__main__":

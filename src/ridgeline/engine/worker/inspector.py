@@ -6,9 +6,9 @@ The engine knows none: who starts it names one, a function of rooms above it. Re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from importlib import import_module
 
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.worker.named import function_named
 from ridgeline.roofline.device import Device
 
 Inspector = Callable[[Loaded, Device | None, bytes], bytes]
@@ -23,8 +23,7 @@ def inspection(name: str, loaded: Loaded, device: Device | None) -> Callable[[by
 
 
 def _inspect(name: str, loaded: Loaded, device: Device | None, question: bytes) -> bytes:
-    module, _, function = name.partition(":")
-    inspector: Inspector = getattr(import_module(module), function)
+    inspector: Inspector = function_named(name)
     return inspector(loaded, device, question)
 
 

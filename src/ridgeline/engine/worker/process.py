@@ -17,7 +17,7 @@ import msgspec
 
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.setup import EngineSettings, Loaded
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
 from ridgeline.frames import Frames
@@ -30,7 +30,8 @@ _LAST_WORDS = 5.0  # seconds that an engine has to end by itself before it is ki
 
 class Start(msgspec.Struct, frozen=True):
     """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
-    one (inspector.py), "" for none."""
+    one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
+    devices: that it is to be for."""
 
     model: str
     settings: EngineSettings
@@ -38,6 +39,12 @@ class Start(msgspec.Struct, frozen=True):
     threads: int | None = None
     device: Device | None = None
     inspector: str = ""
+    maker: str = ""
+    devices: int = 1
+
+
+Maker = Callable[[Start], Loaded]
+"""Makes the engine of a process otherwise than by loading a model. Raises ValueError in one line."""
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
@@ -84,9 +91,11 @@ class EngineProcess:
         restarts: int = 1,
         progress: Progress | None = None,
         inspector: str = "",
+        maker: str = "",
+        devices: int = 1,
     ) -> Self:
         """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
-        predicted for. restarts: how many times a process that has died is followed by another. inspector: as Start."""
+        predicted for. restarts: how many times a process that has died is followed by another. The rest as Start."""
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()
@@ -98,7 +107,7 @@ class EngineProcess:
                 reasoning=settings.reasoning,
             )
         )
-        start = Start(model, settings, dummy_weights, threads, device, inspector)
+        start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices)
         process = cls(start, texts, restarts, progress)
         try:
             await process._launch()

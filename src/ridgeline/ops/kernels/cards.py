@@ -20,6 +20,10 @@ from ridgeline.ops.kernels.operands import DTYPES
 if TYPE_CHECKING:
     from ridgeline.ops.kernels.triton import TritonKernels
 
+COPY_BYTES = 256 << 20
+"""Most that keys and values take which attention copies out of their pages: 65,536 positions of 8 heads of 128 numbers
+in bf16. Of more they are read where they lie."""
+
 
 @cache
 def _triton() -> "TritonKernels | None":

@@ -24,13 +24,19 @@ def most_connections(settings: ServerSettings) -> int:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket that listens where the settings say. Raises ValueError in one line where that cannot be."""
+    """A socket that listens where the settings say. Raises ValueError in one line where that cannot be.
+
+    What it accepts sends at once: else a frame waits for the client to acknowledge the one before it, which a client on
+    a connection that was used before does 40 ms late.
+    """
     where = f"{settings.host} port {settings.port}"
     try:
         family, _, _, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address, family=family, backlog=2048)
+        listener = socket.create_server(address, family=family, backlog=2048)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so where it made the socket
+        return listener
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         fix = "is another server there? Give another --port" if taken else "give another --host or --port"

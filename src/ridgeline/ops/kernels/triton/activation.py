@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ridgeline.ops.kernels.triton.launch import early, let_next_start, wait_for_last
+
 NAMES = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu_fast": 1}
 """Activations that there is a kernel for, by their names in config.json, each with its number here."""
 
@@ -16,8 +18,10 @@ _TILE = 1024
 
 @triton.jit
 def _gated(
-    gate, gate_row, up, up_row, y, columns, ACTIVATION: tl.constexpr, BLOCK_F: tl.constexpr
+    gate, gate_row, up, up_row, y, columns, ACTIVATION: tl.constexpr, BLOCK_F: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     t, f_F = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     keep_F = f_F < columns
     gate_F = tl.load(gate + t * gate_row + f_F, mask=keep_F, other=0.0).to(tl.float32)
@@ -39,6 +43,6 @@ def gated(gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
     if rows:
         _gated[(rows, triton.cdiv(columns, _TILE))](
             gate_TF, gate_TF.stride(0), up_TF, up_TF.stride(0), y_TF, columns, ACTIVATION=NAMES[activation],
-            BLOCK_F=_TILE, num_warps=4,
+            BLOCK_F=_TILE, num_warps=4, **early(gate_TF.device),
         )  # fmt: skip
     return y_TF

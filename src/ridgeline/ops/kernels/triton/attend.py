@@ -12,6 +12,8 @@ Shapes: M rows of a tile (queries x the heads that share keys), N keys of a tile
 import triton
 import triton.language as tl
 
+from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+
 NOTHING = tl.constexpr(-1.0e30)
 """A score before there is one: what is not seen has -inf."""
 
@@ -57,18 +59,22 @@ def over_keys(
     scale_stride, scale, softcap, k_scale, v_scale, reach,
     SEEN: tl.constexpr, REACH: tl.constexpr, CAPPED: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries over the keys from `start` to `stop` too: the sum of weighted values [M, W], the largest score
     (as a power of 2) and the sum of weights [M], so far and then. SEEN: "whole" where these keys fill whole tiles,
-    which all queries see; "all" where all see them; "some" where positions say."""
+    which all queries see; "all" where all see them; "some" where positions say. DENSE: k and v are descriptors of rows
+    that lie together, and table is the sequence's first row."""
     d_D, w_W = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
     factor = LOG2E if CAPPED else scale * LOG2E
     for at in range(start, stop, BLOCK_N):
         n_N = at + tl.arange(0, BLOCK_N)
         there_N = n_N < stop
-        k_ND = kept(k, table, n_N, there_N, head, k_stride, k_scales, scale_stride, k_scale, d_D,
-                    SEEN == "whole", DIM, SIZE, CODE, DTYPE, BLOCK_D)  # fmt: skip
+        if DENSE:
+            k_ND = k.load([table + at, 0]).to(DTYPE)
+        else:
+            k_ND = kept(k, table, n_N, there_N, head, k_stride, k_scales, scale_stride, k_scale, d_D,
+                        SEEN == "whole", DIM, SIZE, CODE, DTYPE, BLOCK_D)  # fmt: skip
         s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
         if CAPPED:
             s_MN = softcap * (1.0 - 2.0 / (1.0 + tl.exp2(s_MN * (scale / softcap * 2.0 * LOG2E))))
@@ -82,8 +88,11 @@ def over_keys(
         more_M = tl.maximum(most_M, tl.max(s_MN, axis=1) * factor)
         p_MN, fade_M = tl.exp2(s_MN * factor - more_M[:, None]), tl.exp2(most_M - more_M)
         sum_M = sum_M * fade_M + tl.sum(p_MN, axis=1)
-        v_NW = kept(v, table, n_N, there_N, head, v_stride, v_scales, scale_stride, v_scale, w_W,
-                    SEEN == "whole", WIDTH, SIZE, CODE, DTYPE, BLOCK_W)  # fmt: skip
+        if DENSE:
+            v_NW = v.load([table + at, 0]).to(DTYPE)
+        else:
+            v_NW = kept(v, table, n_N, there_N, head, v_stride, v_scales, scale_stride, v_scale, w_W,
+                        SEEN == "whole", WIDTH, SIZE, CODE, DTYPE, BLOCK_W)  # fmt: skip
         out_MW = tl.dot(p_MN.to(DTYPE), v_NW, out_MW * fade_M[:, None], input_precision="ieee")
         most_M = more_M
     return out_MW, most_M, sum_M
@@ -111,9 +120,11 @@ def decode(
     scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
     REACH: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr, SHARERS: tl.constexpr, SPLITS: tl.constexpr,
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives nothing."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length, row = tl.load(length_B + b), tl.load(row_B + b).to(tl.int64)
     first = first_seen(length - 1, reach, REACH)
@@ -129,7 +140,7 @@ def decode(
     out_MW, most_M, sum_M = over_keys(
         out_MW, most_M, sum_M, q_MD, m_M, start, tl.minimum(start + span, length), pages + tl.load(offset_B + b), head,
         k, v, k_stride, v_stride, k_scales, v_scales, scale_stride, scale, softcap, k_scale, v_scale, reach,
-        "all", REACH, CAPPED, SIZE, DIM, WIDTH, CODE, DTYPE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_W,
+        "all", REACH, CAPPED, SIZE, DIM, WIDTH, CODE, DTYPE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_W, False,
     )  # fmt: skip
     keep_MW = own_M[:, None] & (w_W < WIDTH)[None, :]
     if SPLITS == 1:
@@ -146,9 +157,11 @@ def decode(
 @triton.jit(do_not_specialize_on_alignment=["row_B"])
 def together(
     out, parts, sums, row_B, sinks, heads,
-    HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The parts of `decode` put together. Grid: sequences x heads."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head = tl.program_id(0), tl.program_id(1)
     split_P, w_W = tl.arange(0, SPLITS), tl.arange(0, BLOCK_W)
     at_P = (b * heads + head).to(tl.int64) * SPLITS + split_P
@@ -164,16 +177,22 @@ def together(
     tl.store(out + (row * heads + head) * WIDTH + w_W, out_W.to(out.dtype.element_ty), mask=w_W < WIDTH)
 
 
-@triton.jit(do_not_specialize_on_alignment=["pages", "offset_B", "length_B", "row_B", "count_B"])
+@triton.jit(
+    do_not_specialize=["rows"],
+    do_not_specialize_on_alignment=["pages", "offset_B", "length_B", "row_B", "count_B", "begin_B"],
+)
 def prefill(
-    q, q_row, q_head, out, pages, offset_B, length_B, row_B, count_B, k, v, k_stride, v_stride, k_scales, v_scales,
-    scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
+    q, q_row, q_head, out, pages, offset_B, length_B, row_B, count_B, begin_B, rows, k, v, k_stride, v_stride,
+    k_scales, v_scales, scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
     REACH: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr, SHARERS: tl.constexpr, SIZE: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, DENSE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sequences with several queries. Grid: tiles of the one with the most x KV heads x sequences; the last tiles,
-    which see the most, come first."""
+    which see the most, come first. DENSE: k and v are not pages but `dense.gather`'s copies, a sequence's rows from
+    begin_B on in the `rows` of each head."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b, head = tl.program_id(2), tl.program_id(1)
     QUERIES: tl.constexpr = BLOCK_M // SHARERS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -198,18 +217,18 @@ def prefill(
         # Rows of nothing look where the last query does, so that none is without a key.
         position_M = tl.minimum(length - count + query_M, length - 1)
         out_MW, most_M, sum_M = nothing_yet(BLOCK_M, BLOCK_W)
-        table = pages + tl.load(offset_B + b)
+        table = head * rows + tl.load(begin_B + b) if DENSE else pages + tl.load(offset_B + b)
         if REACH == "causal" or REACH == "cross":
             out_MW, most_M, sum_M = over_keys(
                 out_MW, most_M, sum_M, q_MD, position_M, start, whole, table, head, k, v, k_stride, v_stride, k_scales,
                 v_scales, scale_stride, scale, softcap, k_scale, v_scale, reach,
-                "whole", REACH, CAPPED, SIZE, DIM, WIDTH, CODE, DTYPE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_W,
+                "whole", REACH, CAPPED, SIZE, DIM, WIDTH, CODE, DTYPE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_W, DENSE,
             )  # fmt: skip
         out_MW, most_M, sum_M = over_keys(
             out_MW, most_M, sum_M, q_MD, position_M, whole, stop, table, head, k, v, k_stride, v_stride, k_scales,
             v_scales, scale_stride, scale, softcap, k_scale, v_scale, reach,
             "all" if REACH == "cross" else "some", REACH, CAPPED, SIZE, DIM, WIDTH, CODE, DTYPE, BLOCK_M, BLOCK_N,
-            BLOCK_D, BLOCK_W,
+            BLOCK_D, BLOCK_W, DENSE,
         )  # fmt: skip
         sum_M = with_sink(sinks, h_M, own_M, most_M, sum_M, HAS_SINKS)
         to_MW = out + (row_M * heads + h_M)[:, None] * WIDTH + w_W[None, :]

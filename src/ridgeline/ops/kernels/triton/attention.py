@@ -13,13 +13,16 @@ import triton
 from torch import Tensor
 
 from ridgeline.ops.kernels.attention import KeptCodes, Scoring
-from ridgeline.ops.kernels.triton import attend
+from ridgeline.ops.kernels.cards import COPY_BYTES
+from ridgeline.ops.kernels.triton import attend, dense
 from ridgeline.ops.kernels.triton.keep import keep_rows
-from ridgeline.ops.kernels.triton.launch import product_dtype
+from ridgeline.ops.kernels.triton.launch import early, is_hopper, product_dtype
 
 MOST_SPLITS = 32
 _PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
 _BLOCK_H = 8
+_GATHERED = ("SIZE", "DIM", "WIDTH", "CODE", "DTYPE", "BLOCK_D", "BLOCK_W")
+_DENSE_TILE = (64, 64, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,17 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Sequences with several queries each; as One, and count_C: how many. most: the largest of these."""
+    """Sequences with several queries each; as One, and count_C: how many; begin_C: where each one's keys begin in a
+    copy that has them all, `rows` of a head. most: the most queries. longest: the most keys."""
 
     offset_C: Tensor
     length_C: Tensor
     row_C: Tensor
     count_C: Tensor
+    begin_C: Tensor
     most: int
+    longest: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class PagedAttention:
                 0 if angles is None else cos.shape[-1], queries if turned_THD is None else turned_THD, slots_N,
                 *self._pages, *self.scales, self.heads, self.kv_heads, self.dim, self.width, q_blocks, kv_blocks,
                 TURNS=angles is not None, CODE=self.code, SIZE=self.size, BLOCK_H=_BLOCK_H,
-                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4,
+                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4, **self._early,
             )  # fmt: skip
         return turned_THD
 
@@ -131,27 +138,52 @@ class PagedAttention:
         attend.decode[(count, self.kv_heads, splits)](
             q_THD, *q_THD.stride()[:2], out_THW, parts, sums, pages, one.offset_B, one.length_B, one.row_B,
             *self._pages, *self._scored, SPLITS=splits, BLOCK_M=max(16, triton.next_power_of_2(self.sharers)),
-            BLOCK_N=64, **self._constants, num_warps=4, num_stages=3,
+            BLOCK_N=64, **self._constants, **self._early, num_warps=4, num_stages=3,
         )  # fmt: skip
         if splits > 1:
             attend.together[(count, self.heads)](
                 out_THW, parts, sums, one.row_B, self._sinks, self.heads, HAS_SINKS=self.scoring.sinks_H is not None,
-                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2,
+                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2, **self._early,
             )  # fmt: skip
 
     def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
-        block_m, block_n, warps, stages = self._tile(several.most)
+        copied = self._copies(several)
+        block_m, block_n, warps, stages = self._tile(several)
         tiles = triton.cdiv(several.most, block_m // self.sharers)
+        kept = self._pages
+        if copied:
+            kept = (*(dense.tiled(own, block_n) for own in self._gathered(pages, several)), *kept[2:])
         attend.prefill[(tiles, self.kv_heads, len(several.offset_C))](
             q_THD, *q_THD.stride()[:2], out_THW, pages, several.offset_C, several.length_C, several.row_C,
-            several.count_C, *self._pages, *self._scored, BLOCK_M=block_m, BLOCK_N=block_n, **self._constants,
-            num_warps=warps, num_stages=stages,
+            several.count_C, several.begin_C, several.rows, *kept, *self._scored, BLOCK_M=block_m, BLOCK_N=block_n,
+            **self._constants, DENSE=copied, **self._early, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
-    def _tile(self, queries: int) -> tuple[int, int, int, int]:
+    def _copies(self, several: Several) -> bool:
+        """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
+        takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
+        nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
+        looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense.FEWEST_QUERIES
+        return takes and looked_at and nbytes <= COPY_BYTES
+
+    def _gathered(self, pages: Tensor, several: Several) -> tuple[Tensor, Tensor]:
+        """Keys [K x rows, D] and values [K x rows, W]."""
+        rows = self.kv_heads * several.rows
+        k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
+        v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
+        constants = {name: self._constants[name] for name in _GATHERED}
+        dense.gather[(triton.cdiv(several.longest, dense.ROOM), self.kv_heads, len(several.offset_C))](
+            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.count_C, several.begin_C,
+            *self._pages, *self.scales, BLOCK_N=dense.ROOM, **constants, **self._early, num_warps=8,
+        )  # fmt: skip
+        return k_RD, v_RW
+
+    def _tile(self, several: Several) -> tuple[int, int, int, int]:
         """Rows and keys of a tile, warps, and tiles of keys under way: less of each where numbers take more room."""
+        if self._copies(several):
+            return _DENSE_TILE
         least = triton.next_power_of_2(max(16, self.sharers))
-        rows = triton.next_power_of_2(queries * self.sharers)
+        rows = triton.next_power_of_2(several.most * self.sharers)
         wide = self.dtype == torch.float32 or max(self.dim, self.width) > 128
         if wide:
             return max(least, min(32, rows)), 32, 4, 2
@@ -160,6 +192,10 @@ class PagedAttention:
     @cached_property
     def _sinks(self) -> Tensor:
         return self.k if self.scoring.sinks_H is None else self.scoring.sinks_H
+
+    @cached_property
+    def _early(self) -> dict[str, Any]:
+        return early(self.k.device)
 
     @cached_property
     def _scored(self) -> tuple[Any, ...]:

@@ -7,6 +7,8 @@ Shapes: T rows, H heads, D numbers of a head; P pages of S positions.
 import triton
 import triton.language as tl
 
+from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+
 
 @triton.jit
 def turned(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
@@ -72,8 +74,11 @@ def keep_rows(
     k_pages, v_pages, k_stride, v_stride, k_scales, v_scales, scale_stride, k_scale, v_scale,
     heads, kv_heads, dim, width, q_blocks, kv_blocks,
     TURNS: tl.constexpr, CODE: tl.constexpr, SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows x blocks of heads, those of queries first, then of keys, then of values. A slot below 0 is nowhere."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     t, block, d_D = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK_D)
     if block < q_blocks:
         h_H = block * BLOCK_H + tl.arange(0, BLOCK_H)

@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from ridgeline.ops.kernels.operands import Operands
 from ridgeline.ops.kernels.triton import activation, norm, product
+from ridgeline.ops.kernels.triton.likeliest import likeliest
 
 
 class TritonKernels:
     """Ours in Triton for what a card's libraries have no kernel for, or a slower one: norms with the addition before
-    them, gates, products of one row or a few, and of codes. Products of many rows are torch's (cuBLAS)."""
+    them, gates, products of one row or a few, and of codes, the largest number of a row. Products of many rows are
+    torch's (cuBLAS)."""
 
     name = "triton"
 
@@ -35,6 +37,10 @@ class TritonKernels:
         """As Library.norm."""
         added = None if added_ND is None else _vectors(added_ND)
         return norm.rms_norm(_vectors(x_xD), weight_D, eps, from_one=from_one, added_THD=added).view(x_xD.shape)
+
+    def likeliest(self, x_RV: Tensor) -> Tensor:
+        """As likeliest.likeliest."""
+        return likeliest(x_RV)
 
     def gated(self, gate_TF: Tensor, up_TF: Tensor, name: str) -> Tensor | None:
         """act(gate) * up -> [T, F]; None for an activation that there is no kernel for. name: of config.json."""

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ridgeline.ops.kernels.triton.launch import early, let_next_start, wait_for_last
+
 _TILE = 4096
 """Numbers that a program normalises at once, where vectors are shorter."""
 
@@ -16,10 +18,14 @@ _TILE = 4096
 def _rms_norm(
     x, x_row, x_head, added, added_row, added_head, y, weight, eps, rows, heads, width,
     ADDS: tl.constexpr, FROM_ONE: tl.constexpr, CAST_LAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    let_next_start(EARLY)
     n_N, d_D = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     t_N, h_N = (n_N // heads).to(tl.int64), n_N % heads
     keep_ND = (n_N < rows * heads)[:, None] & (d_D < width)[None, :]
+    w_D = tl.load(weight + d_D, mask=d_D < width, other=0.0).to(tl.float32)
+    wait_for_last(EARLY)
     x_ND = x + (t_N * x_row + h_N * x_head)[:, None] + d_D[None, :]
     held_ND = tl.load(x_ND, mask=keep_ND, other=0.0)
     if ADDS:
@@ -29,7 +35,6 @@ def _rms_norm(
     wide_ND = held_ND.to(tl.float32)
     scale_N = tl.rsqrt(tl.sum(wide_ND * wide_ND, axis=1) / width + eps)
     normed_ND = wide_ND * scale_N[:, None]
-    w_D = tl.load(weight + d_D, mask=d_D < width, other=0.0).to(tl.float32)
     if FROM_ONE:
         w_D += 1.0
     if not CAST_LAST:  # the cast comes before the weight, as in ops/norm.py
@@ -50,6 +55,6 @@ def rms_norm(x_THD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, add
     _rms_norm[(triton.cdiv(rows * heads, block_n),)](
         x_THD, x_THD.stride(0), x_THD.stride(1), added, added.stride(0), added.stride(1), y_THD, weight_D, eps, rows,
         heads, width, ADDS=added_THD is not None, FROM_ONE=from_one, CAST_LAST=from_one, BLOCK_N=block_n,
-        BLOCK_D=block_d, num_warps=8 if block_d >= 4096 else 4,
+        BLOCK_D=block_d, num_warps=8 if block_d >= 4096 else 4, **early(x_THD.device),
     )  # fmt: skip
     return y_THD

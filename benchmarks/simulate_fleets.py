@@ -1,0 +1,113 @@
+"""Fleets under one stream of requests: unequal cards by router, prompts and answers apart, replicas that come and go.
+
+    python benchmarks/simulate_fleets.py unequal | split | scale
+
+Llama-3-8B, prompts of 925 tokens and answers of 266, a tenth more or less; good is TTFT 1 s and TPOT 50 ms. All runs of
+a table have the same requests. Printed are rows of benchmarks/simulate.md.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator
+
+from ridgeline.checkpoint.source import open_source
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import usual_engine
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.fleet import Fleet, Scaling, Split
+from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import run
+from ridgeline.simulate.setup import machine_of
+from ridgeline.simulate.verdict import verdict
+from ridgeline.traffic.arrivals import SECOND, poisson
+from ridgeline.traffic.lengths import Fixed
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.traffic.slo import parse_slo
+from ridgeline.traffic.trace import TraceRequest
+
+SLO = parse_slo("ttft=1s,tpot=50ms")
+NVLINK, GIGABIT = 450e9, 1e9 / 8
+
+
+def machine(card: str, tokens: int = 2048) -> Machine:
+    """A replica on one card."""
+    device = load_card(card)
+    case = ModelCache(open_source("llama-3-8b").config).case(Setup(device, engine=usual_engine(device)))
+    return machine_of(case, Limits(tokens=tokens))
+
+
+def requests(rate: float, seconds: float) -> Iterator[TraceRequest]:
+    """So many a second at random moments."""
+    asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
+    return bounded(asked, None, round(seconds * SECOND))
+
+
+def row(cells: Iterable[object]) -> None:
+    """Of a table in Markdown."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def cells(found: Metrics) -> tuple[str, ...]:
+    """TTFT p50 and p99, TPOT p99, ITL p99 in milliseconds, the share of good requests."""
+    good = f"{found.good_share:.1%}"
+    if verdict(found, open_loop=True) == "overloaded":
+        return ("overloaded", "", "", "", good)
+    figures = (("TTFT", 50), ("TTFT", 99), ("TPOT", 99), ("ITL", 99))
+    known = [found.latency(name, percent) for name, percent in figures]
+    return (*("n too small" if at is None else f"{at.mid * 1e3:.1f}" for at in known), good)
+
+
+def unequal() -> None:
+    """Three H100 and an A100, at rates up to where an A100's quarter is too much for it."""
+    fast, slow = machine("h100-sxm"), machine("a100-sxm-80gb")
+    for rate in (57.0, 72.0, 85.0):
+        for router in ("random", "round-robin", "two", "least"):
+            log = run(fast, OpenLoop(requests(rate, 20.0)), fleet=Fleet(3, router, 50_000_000, 0, (slow,)))
+            row((f"{rate:g}", router, *cells(measure(log, SLO, open_loop=True))))
+
+
+def split() -> None:
+    """Two cards: one for prompts and one for answers over links, and both doing both with two sizes of steps."""
+    for rate in (33.5, 39.2, 45.0):
+        for tokens in (2048, 512):
+            log = run(machine("h100-sxm", tokens), OpenLoop(requests(rate, 45.0)), fleet=Fleet(2, "two", 50_000_000))
+            row((f"{rate:g}", f"together, {tokens:,} positions a step", *cells(measure(log, SLO, open_loop=True))))
+        for name, bandwidth in (("NVLink, 450 GB/s", NVLINK), ("100 Gb/s", 100 * GIGABIT), ("25 Gb/s", 25 * GIGABIT)):
+            fleet = Fleet(2, "two", 50_000_000, split=Split(1, bandwidth))
+            log = run(machine("h100-sxm"), OpenLoop(requests(rate, 45.0)), fleet=fleet)
+            row((f"{rate:g}", f"apart, {name}", *cells(measure(log, SLO, open_loop=True))))
+
+
+def wave() -> Iterator[TraceRequest]:
+    """Ten requests a second, sixty for a minute, ten again: five minutes in all."""
+    parts = ((0, 10.0, 60.0), (60, 60.0, 60.0), (120, 10.0, 180.0))
+    for start, rate, seconds in parts:
+        for request in requests(rate, seconds):
+            yield TraceRequest(start * SECOND + request.at, request.input, request.output)
+
+
+def scale() -> None:
+    """One to four replicas under a wave, by how long one takes to start; three all the time beside them."""
+    on = machine("h100-sxm")
+    fleets = {"3 all the time": Fleet(3, "two", 50_000_000), "1 all the time": Fleet(1)}
+    for seconds in (8, 30, 141):
+        scaling = Scaling(1, 4, 64, 10 * SECOND, 60 * SECOND, seconds * SECOND)
+        fleets[f"1 to 4, {seconds} s to start"] = Fleet(1, "two", 50_000_000, scaling=scaling)
+    for name, fleet in fleets.items():
+        found = measure(log := run(on, OpenLoop(wave()), fleet=fleet), SLO, open_loop=True)
+        figures = (("TTFT", 50), ("TTFT", 99), ("TPOT", 99))
+        known = [found.latency(of, percent) for of, percent in figures]
+        told = ["n too small" if at is None else f"{at.mid * 1e3:.1f}" for at in known]
+        row((name, f"{found.replicas:.2f}", len(log.lives), *told, f"{found.good_share:.1%}"))
+
+
+def main() -> None:
+    """Print the rows of one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["unequal", "split", "scale"])
+    {"unequal": unequal, "split": split, "scale": scale}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`ridgeline serve --priced CARD`: a server on which no model runs, whose steps take what they would on that card."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+from ridgeline.checkpoint import Source
+from ridgeline.cli import options
+from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.options import device_named
+from ridgeline.roofline.engine_profile import usual_engine
+from ridgeline.roofline.plan.case import Setup
+from ridgeline.roofline.plan.plan import check_devices
+from ridgeline.server.serve import Served
+from ridgeline.simulate.served import CHAT_TEMPLATE, MAKER, served_machine, without_text
+
+_priced = options.panel("Without a model")
+_COMPUTES = ("dummy_weights", "threads", "device", "enforce_eager")
+
+
+@dataclass(frozen=True, slots=True)
+class PricedFlags:
+    """The card that a server's steps are priced for."""
+
+    priced: Annotated[
+        str | None,
+        _priced(
+            "Run no model: steps take what they would on this card, answers are filler of max_tokens tokens. To try "
+            "routers, dashboards and clients.",
+            metavar="CARD",
+        ),
+    ] = None
+    priced_devices: Annotated[int, _priced("So many of that card, every layer divided over them.")] = 1
+
+
+def check_priced(flags: PricedFlags, engine: TextFlags, others: Mapping[str, Any]) -> None:
+    """Refuse options of what computes. others: what was given of those that are not the engine's. Raises ValueError."""
+    if flags.priced is None:
+        if flags.priced_devices != 1:
+            raise ValueError("--priced-devices is how many of --priced there are; give both")
+        return
+    given = [name for name in _COMPUTES if getattr(engine, name) != _default(name)]
+    given += [name for name, value in others.items() if value]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise ValueError(f"{option} is of a model that runs, and with --priced none does; leave it out")
+
+
+def _default(name: str) -> Any:
+    return next(each.default for each in fields(TextFlags) if each.name == name)
+
+
+def served_priced(source: Source, served: Served, flags: PricedFlags) -> Served:
+    """What is served in place of a model. Raises ValueError for what the card has no room for, before anything
+    is started."""
+    assert flags.priced is not None
+    assert served.settings is not None
+    device = device_named(flags.priced)
+    check_devices(Setup(device, flags.priced_devices))
+    driven = usual_engine(device).on(device, flags.priced_devices)
+    settings = served.settings
+    if settings.chat_template is None and without_text(source):
+        settings = replace(settings, chat_template=str(CHAT_TEMPLATE))
+    served_machine(source, settings, driven, flags.priced_devices)
+    return replace(
+        served,
+        settings=settings,
+        dummy_weights=True,  # where there is no tokenizer, text is bytes
+        threads=1,
+        device=lambda: driven,
+        maker=MAKER,
+        devices=flags.priced_devices,
+    )
+
+
+def priced_cards(served: Served) -> str:
+    """The cards that steps are priced for: `NVIDIA H100 SXM 80GB`, `4 x NVIDIA H100 SXM 80GB`."""
+    device = None if served.device is None else served.device()
+    assert device is not None
+    return device.title if served.devices == 1 else f"{served.devices} x {device.title}"

@@ -1,0 +1,145 @@
+"""The options of `ridgeline simulate` about replicas: how many, on what, who is sent where, what comes and goes."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from ridgeline.cli import options
+from ridgeline.cli.options import device_named, parse_seconds
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case
+from ridgeline.simulate.fleet import Fleet, Scaling, Split
+from ridgeline.simulate.replica import Machine
+from ridgeline.traffic.routers import router_named
+
+_fleet = options.panel("Replicas")
+MAX_REPLICAS = 1024
+
+_COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
+_PAIR = re.compile(r"(\d+):(\d+)")
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
+_BYTES = {"GB": 1e9, "MB": 1e6, "Gb": 1e9 / 8, "Mb": 1e6 / 8}
+_EVERY, _CALM, _STORAGE = "10s", "60s", "2GB/s"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFlags:
+    """How many replicas there are, on what cards, and who is sent where."""
+
+    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
+    also: Annotated[
+        str | None, _fleet("Further replicas on other cards, like a100-sxm or 2xl40s,a10.", metavar="[N]xCARD,...")
+    ] = None
+    router: Annotated[
+        str | None,
+        _fleet(
+            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
+            "or prefix (where its first block went, unless that is busy)."
+        ),
+    ] = None
+    signal_age: Annotated[
+        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
+    ] = None
+    split: Annotated[
+        str | None,
+        _fleet(
+            "Prompts and answers apart: so many replicas for each, like 1:1, joined by --link. The same cards "
+            "doing both are simulated beside it.",
+            metavar="P:D",
+        ),
+    ] = None
+    link: Annotated[
+        str | None, _fleet("What keys and values go over, one request after the other, like 450GB/s or 25Gb/s.")
+    ] = None
+    scale: Annotated[
+        str | None, _fleet("From how many to how many replicas come and go with the requests, like 1:8.", metavar="A:B")
+    ] = None
+    scale_at: Annotated[int | None, _fleet("Requests under way that --scale aims at for each replica.")] = None
+    scale_every: Annotated[str | None, _fleet(f"From one look of --scale to the next; {_EVERY} by default.")] = None
+    scale_calm: Annotated[
+        str | None, _fleet(f"Without a change for so long before a replica goes; {_CALM} by default.")
+    ] = None
+    storage: Annotated[
+        str | None, _fleet(f"What a replica that starts reads its weights at; {_STORAGE} by default.")
+    ] = None
+    start_up: Annotated[str | None, _fleet("What it takes beside its weights, like 20s; by default nothing.")] = None
+
+    def fleet(self, case: Case, machine: Callable[[Case], Machine], on: Callable[[Device], Case], seed: int) -> Fleet:
+        """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""
+        split, scaling = self._split(), self._scaling(case)
+        others = tuple(machine(on(device)) for device in self._also())
+        count = sum(_pair(self.split, "--split")) if self.split is not None else self.replicas
+        count = scaling.least if scaling is not None else count
+        if not 1 <= count + len(others) <= MAX_REPLICAS:
+            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
+        if count + len(others) == 1 and scaling is None and (self.router or self.signal_age):
+            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
+        name, text = self.router or "two", self.signal_age or "50ms"
+        router_named(name, seed)
+        if name == "prefix" and scaling is not None:
+            raise ValueError("--router prefix remembers replicas, and with --scale they go; give another")
+        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
+        return Fleet(count, name, age, seed, others, split, scaling)
+
+    def _also(self) -> list[Device]:
+        found = []
+        for part in () if self.also is None else self.also.split(","):
+            match = _COUNTED.fullmatch(part.strip())
+            count = int(match[1] or 1) if match is not None else 0
+            if match is None or not 1 <= count <= MAX_REPLICAS:
+                raise ValueError(f"--also is {self.also!r}; write cards with how many of each, like 2xl40s,a100-sxm")
+            found += [device_named(match[2])] * count
+        return found
+
+    def _split(self) -> Split | None:
+        if (self.split is None) != (self.link is None):
+            raise ValueError("--split sends keys and values over --link, like 450GB/s; give both or neither")
+        if self.split is None or self.link is None:
+            return None
+        for name in ("also", "scale"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is of replicas that do all; with --split none does: leave one of them out")
+        if self.replicas != 1:
+            raise ValueError("--split says how many replicas there are; leave --replicas out")
+        prompts, _ = _pair(self.split, "--split")
+        return Split(prompts, _bandwidth(self.link, "--link"))
+
+    def _scaling(self, case: Case) -> Scaling | None:
+        of_it = ("scale_at", "scale_every", "scale_calm", "storage", "start_up")
+        if self.scale is None:
+            for name in of_it:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+            return None
+        if self.replicas != 1 or self.also is not None:
+            raise ValueError("--scale says how many replicas there are; leave --replicas and --also out")
+        if self.scale_at is None or self.scale_at < 1:
+            raise ValueError("--scale wants --scale-at, the requests under way that each replica is to have, like 32")
+        least, most = _pair(self.scale, "--scale")
+        if least > most:
+            raise ValueError(f"--scale is {self.scale!r}; write the fewer replicas first, like 1:8")
+        reading = case.price.weights_on(case.device) * case.setup.devices
+        reading /= _bandwidth(self.storage or _STORAGE, "--storage")
+        beside = 0.0 if self.start_up is None else parse_seconds(self.start_up, "--start-up")
+        every = parse_seconds(self.scale_every or _EVERY, "--scale-every")
+        calm = parse_seconds(self.scale_calm or _CALM, "--scale-calm")
+        nanoseconds = (round(each * 1e9) for each in (every, calm, reading + beside))
+        return Scaling(least, most, self.scale_at, *nanoseconds)
+
+
+def _pair(text: str, option: str) -> tuple[int, int]:
+    """Of `1:2`. Raises ValueError naming the option."""
+    match = _PAIR.fullmatch(text.strip())
+    if match is None or not (1 <= int(match[1]) <= MAX_REPLICAS and 1 <= int(match[2]) <= MAX_REPLICAS):
+        raise ValueError(f"{option} is {text!r}; write two numbers of replicas from 1 to {MAX_REPLICAS}, like 1:2")
+    return int(match[1]), int(match[2])
+
+
+def _bandwidth(text: str, option: str) -> float:
+    """Bytes a second of `450GB/s`, `25Gb/s`. Raises ValueError naming the option."""
+    match = _BANDWIDTH.fullmatch(text.strip())
+    if match is None or not float(match[1]) > 0 or not math.isfinite(float(match[1])):
+        raise ValueError(f"{option} is {text!r}; write bytes or bits a second above 0, like 450GB/s or 25Gb/s")
+    return float(match[1]) * _BYTES[match[2]]

@@ -1,0 +1,86 @@
+"""A fleet: the replicas under one stream of requests, how those are dealt, and what comes and goes."""
+
+import math
+from dataclasses import dataclass
+
+from ridgeline.simulate.replica import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Prompts and answers apart: the first `prompts` replicas run prompts up to their first token, the others go on.
+
+    bandwidth: bytes a second of the one link over which all keys and values go, one request after the other.
+    """
+
+    prompts: int
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Replicas that come and go with the requests under way.
+
+    least, most: replicas. each: requests under way that a replica is to have. period: nanoseconds between two looks.
+    calm: nanoseconds without a change before one goes. start_up: nanoseconds from asking for one until it takes
+    requests.
+    """
+
+    least: int
+    most: int
+    each: int
+    period: int
+    calm: int
+    start_up: int
+
+    def wanted(self, under_way: int) -> int:
+        """Replicas for so many requests under way."""
+        return min(self.most, max(self.least, math.ceil(under_way / self.each)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Replicas of the machine that is asked about, and others beside them.
+
+    router, age, seed: of traffic/routers.py, which sees what replicas published at the last of the moments that are
+    `age` nanoseconds apart (0: what is so now). others: replicas on other cards. With a scaling, `replicas` are those
+    at the start.
+    """
+
+    replicas: int = 1
+    router: str = "two"
+    age: int = 0
+    seed: int = 0
+    others: tuple[Machine, ...] = ()
+    split: Split | None = None
+    scaling: Scaling | None = None
+
+    def machines(self, machine: Machine) -> tuple[Machine, ...]:
+        """Those at the start, a machine a replica."""
+        return (machine,) * self.replicas + self.others
+
+    @property
+    def size(self) -> int:
+        """Replicas at the start."""
+        return self.replicas + len(self.others)
+
+    @property
+    def equal(self) -> bool:
+        """Whether each has its share of the same work all the time, as the load law wants it."""
+        return not (self.others or self.split or self.scaling)
+
+
+ALONE = Fleet()
+
+
+class Link:
+    """What joins replicas: one request's keys and values go after another's."""
+
+    def __init__(self, bandwidth: float) -> None:
+        """Bytes a second."""
+        self._bandwidth, self._free = bandwidth, 0
+
+    def send(self, nbytes: float, now: int) -> int:
+        """When so many bytes are there that are to go from now on."""
+        self._free = max(self._free, now) + round(nbytes / self._bandwidth * 1e9)
+        return self._free

@@ -1,0 +1,81 @@
+"""A replica in a run: the requests that it has under way, and what is noted of its steps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ridgeline.engine.request import Timing
+from ridgeline.simulate.log import HELD, NEVER, Log
+from ridgeline.simulate.replica import Replica
+from ridgeline.traffic.trace import TraceRequest
+
+
+@dataclass(slots=True)
+class Live:
+    """A request under way: its row, what a router counts it for, when its last token came, the longest gap so far.
+
+    rest: what is to be done of it elsewhere, once this replica has given its first token. made, cached: tokens that
+    another has given it, and prompt tokens that were found there; begun: its timing there.
+    """
+
+    row: int
+    load: int
+    rest: TraceRequest | None = None
+    last: int = NEVER
+    worst: int = NEVER
+    made: int = 0
+    cached: int = 0
+    begun: Timing | None = None
+
+
+class Serving:
+    """A replica and its requests. since, until: from when it is paid for, and when it was gone. taking: requests may be
+    sent there."""
+
+    def __init__(self, replica: Replica, since: int = 0, *, taking: bool = True) -> None:
+        self.replica, self.since, self.taking = replica, since, taking
+        self.until: int | None = None
+        self.live: dict[int, Live] = {}
+        self.load = 0  # what its requests come to for a router
+        self.stepping = False
+        self.before = NEVER  # when the step before ended
+
+    def add(self, request: TraceRequest, live: Live, received: int = 0) -> None:
+        """Queue a request. Raises ValueError for one that cannot run."""
+        self.live[self.replica.add(request, received)] = live
+        self.load += live.load
+
+    def starts(self, start_up: int, now: int) -> bool:
+        """Whether it is still to take its first requests, where that lasts so long."""
+        return not (self.taking or self.live) and self.since > 0 and self.since + start_up >= now
+
+    def begin(self, place: int, log: Log) -> int | None:
+        """Begin a step and note it; its nanoseconds, None where there is none."""
+        took = self.replica.begin()
+        if took is None:
+            return None
+        self.stepping = True
+        plan, engine, steps = self.replica.plan, self.replica.engine, log.steps
+        assert plan is not None
+        scheduler, pool = engine.scheduler, engine.ledger.pool
+        lengths = [len(item.tokens) for item in plan.items]
+        positions, sequences = sum(lengths), len(lengths)
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        steps.replica.append(place)
+        steps.started.append(engine.clock())
+        steps.took.append(took)
+        steps.positions.append(positions)
+        steps.prompts.append(positions - lengths.count(1))
+        steps.sequences.append(sequences)
+        steps.running.append(running)
+        steps.waiting.append(waiting)
+        steps.pages.append(pool.size - pool.available)
+        steps.compute.append(self.replica.pricer.compute_bound)
+        limits = scheduler.limits
+        held = "" if not waiting else "requests" if running >= limits.requests else "pages"
+        steps.held.append(HELD.index("positions" if held == "pages" and positions >= limits.tokens else held))
+        return took
+
+
+def lives(replicas: Iterable[Serving], end: int) -> list[tuple[int, int]]:
+    """From when until when each was there."""
+    return [(each.since, end if each.until is None else each.until) for each in replicas]

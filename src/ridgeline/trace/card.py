@@ -1,0 +1,90 @@
+"""Measuring a step on a card, which the host asks for and does not wait for.
+
+What an op takes is what the card takes for it: events around it say so, in a step that is asked for as a whole before
+any of it runs (`calibrate/card_timer.py`). What the step takes beyond that, from its plan to its result, is between
+ops: there the card waits for the host. A captured step is taken apart by running it op by op; the whole is the
+captured one.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.calibrate.card_timer import between, event, repeated, seconds_to_ask, wait, whole_seconds
+from ridgeline.ops.work import Work
+from ridgeline.trace.measurement import Measurement
+from ridgeline.trace.tracer import Call, Tracer
+
+_BUDGET_SECONDS = 1.0  # what each of three looks at a step may take
+_SHORTEST = 1e-8  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CardStep:
+    """A step, three ways. ops: all its ops, one by one. result: as the engine makes it, up to its result. follow: what
+    is done with the result, which counts as sampling. recorded: whether `result` makes a captured step again."""
+
+    ops: Callable[[], object]
+    result: Callable[[], Tensor]
+    follow: Callable[[Tensor], object]
+    recorded: bool = False
+
+
+def measure_on_card(tracer: Tracer, work: Work, step: CardStep, repeats: int | None = None) -> Measurement:
+    """Measure a step of `work`. The tracer's clock waits for the card (`card_clock`). repeats: of the whole step; None
+    for as many as a second allows."""
+    with tracer.recording() as calls:
+        step.ops()
+    seconds = _op_seconds(tracer, step.ops, calls)
+
+    def once() -> tuple[float, float]:
+        begin = tracer.clock()
+        result = step.result()
+        done = tracer.clock()
+        step.follow(result)
+        return done - begin, tracer.clock() - done
+
+    runs = [once() for _ in range(repeats)] if repeats else repeated(once, _BUDGET_SECONDS)
+    to_result, sampling = (statistics.median(each) for each in zip(*runs, strict=True))
+    rest = max(0.0, to_result - sum(seconds))
+    whole = to_result + sampling
+    return Measurement(
+        work, tuple(calls), tuple(seconds), (0.0,) * len(calls), 0.0, rest, sampling, whole, whole, 0.0, len(runs), 0,
+        step.recorded,
+    )  # fmt: skip
+
+
+def card_clock(now: Callable[[], float]) -> Callable[[], float]:
+    """A clock that says when all that the card was asked is done."""
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return now()
+
+    return clock
+
+
+def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]) -> list[float]:
+    """The median of each call, all together as many seconds as the ops take without events between them."""
+    asking = seconds_to_ask(ops)
+    whole = statistics.median(repeated(lambda: whole_seconds(ops, asking), _BUDGET_SECONDS))
+    with tracer.pairs(event) as pairs:
+        asking = max(asking, seconds_to_ask(ops))
+
+        def split() -> list[float]:
+            pairs.clear()
+            wait(asking)
+            nothing = event(), event()
+            for one in nothing:
+                one.record()
+            ops()
+            torch.cuda.synchronize()
+            itself = between(nothing)
+            assert len(pairs) == len(calls), "a step ran other ops than the time before"
+            return [max(_SHORTEST, between(pair) - itself) for pair in pairs]
+
+        medians = [statistics.median(call) for call in zip(*repeated(split, _BUDGET_SECONDS), strict=True)]
+    return [seconds * whole / sum(medians) for seconds in medians]

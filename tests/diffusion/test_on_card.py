@@ -1,0 +1,39 @@
+"""Pictures that are drawn on a card are those of the processor, but for rounding."""
+
+from time import perf_counter
+
+import torch
+
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.request import Request
+from ridgeline.roofline.cards import load_card
+from ridgeline.trace.card import card_clock
+from ridgeline.trace.moment import moment_of
+from ridgeline.trace.picture import trace_picture
+from support.cards import needs_card
+
+
+@needs_card
+def test_pictures_of_a_card_are_the_processors() -> None:
+    request = Request("a handwritten three", steps=4, seed=3)
+    here = load_pipeline("digits-fast", threads=1).draw(request)
+    there = load_pipeline("digits-fast", threads=1, device=torch.device("cuda")).draw(request)
+    assert there.device.type == "cpu"
+    difference = (there - here).abs()  # of -1 to 1, by a denoiser in bf16
+    assert difference.max() < 0.15
+    assert difference.mean() < 0.005
+
+
+@needs_card
+def test_a_step_of_a_picture_is_traced_on_a_card() -> None:
+    """Every stage has ops that take time, together no more than the stage."""
+    drawer = load_pipeline("digits", threads=1, device=torch.device("cuda"))
+    moment = moment_of(drawer, drawer.plan(Request("a handwritten three", steps=4, seed=3)), 2)
+    ledger = trace_picture(moment, load_card("h200"), repeats=3, clock=card_clock(perf_counter))
+    assert {"encode", "denoise", "decode"} <= ledger.stages.keys()
+    for stage in ledger.stages.values():
+        for step in stage.steps:
+            seconds = [entry.measured for entry in stage.entries(step.name)]
+            assert min(seconds) > 0
+            assert step.unhooked is not None
+            assert sum(seconds) <= 1.05 * step.unhooked

@@ -1,0 +1,120 @@
+"""Unequal replicas, and replicas that come and go."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.fleet import Fleet, Scaling
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.run import run
+from ridgeline.simulate.setup import machine_of
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Uniform
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine
+from support.planned import LLAMA_3_8B, case, fields
+
+SECOND = 10**9
+ON = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
+WAVE = [TraceRequest(round(at * SECOND / 80), 400, 40) for at in range(320)]  # four seconds, eighty a second
+LATER = [TraceRequest(20 * SECOND + at * 2 * SECOND, 400, 10) for at in range(20)]  # one in two seconds
+
+
+def scaled(start_up: float = 1.0, calm: float = 5.0) -> Log:
+    scaling = Scaling(1, 4, 8, SECOND // 2, round(calm * SECOND), round(start_up * SECOND))
+    return run(ON, OpenLoop([*WAVE, *LATER]), fleet=Fleet(1, "least", scaling=scaling))
+
+
+@pytest.fixture(scope="module")
+def usual() -> Log:
+    return scaled()
+
+
+def there(log: Log, at: float) -> int:
+    return sum(since <= at * SECOND < until for since, until in log.lives)
+
+
+def test_replicas_come_with_a_wave_and_go_after_it(usual: Log) -> None:
+    assert Columns(usual).ok.all()
+    assert (there(usual, 0), there(usual, 55)) == (1, 1)
+    assert max(there(usual, at / 10) for at in range(100)) > 2
+    assert measure(usual, None, open_loop=True).replicas == pytest.approx(
+        sum(until - since for since, until in usual.lives) / usual.end
+    )
+    assert usual.totals is not None
+    assert (usual.totals.left, usual.totals.held) == (0, 0)
+
+
+def test_nobody_is_sent_to_one_that_starts_or_leaves(usual: Log) -> None:
+    """First steps come a start-up after the replica was asked for; the last before it is gone."""
+    steps, started = np.asarray(usual.steps.replica), np.asarray(usual.steps.started)
+    ends = started + np.asarray(usual.steps.took)
+    for place, (since, until) in enumerate(usual.lives):
+        own = steps == place
+        assert (ends[own] <= until).all()
+        assert (started[own] >= since + SECOND * (place > 0)).all()
+    assert len(set(steps)) > 2
+
+
+def test_a_slow_start_is_paid_in_first_tokens(usual: Log) -> None:
+    waits = []
+    for log in (usual, scaled(start_up=30.0)):
+        found = Columns(log)
+        waits.append(float((found.first - found.arrived)[: len(WAVE)].mean()))
+    assert waits[1] > 1.5 * waits[0]
+
+
+def test_none_goes_before_it_is_calm(usual: Log) -> None:
+    """And sooner where less calm is wanted, so that fewer are paid for."""
+    last = max(since for since, _ in usual.lives)
+    assert last > 0
+    assert min(until for _, until in usual.lives) >= last + 5 * SECOND
+    hasty = scaled(calm=0.5)
+    paid = [measure(log, None, open_loop=True).replicas for log in (hasty, usual)]
+    assert paid[0] < paid[1]
+
+
+def test_bounds_are_kept(usual: Log) -> None:
+    scaling = Scaling(2, 3, 8, SECOND, SECOND, SECOND)
+    assert [scaling.wanted(under_way) for under_way in (0, 16, 17, 24, 25, 999)] == [2, 2, 3, 3, 3, 3]
+    assert max(there(usual, at / 10) for at in range(600)) <= 4
+
+
+@pytest.fixture(scope="module")
+def unequal() -> dict[str, float]:
+    """Three H100 and an A100 under 100 requests a second: the share of good ones by router."""
+    models = ModelCache(fields(LLAMA_3_8B))
+    fast, slow = (machine_of(models.case(Setup(load_card(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb"))
+    slo = SLO(ttft=SECOND, tpot=50_000_000)
+    found = {}
+    for router in ("round-robin", "two"):
+        asked = bounded(drawn(poisson(100.0, 5), Uniform(830, 1020), Uniform(100, 140), 5), 500, None)
+        log = run(fast, OpenLoop(asked), fleet=Fleet(3, router, 50_000_000, 1, (slow,)))
+        assert len(log.lives) == 4
+        found[router] = measure(log, slo, open_loop=True).good_share
+    return found
+
+
+def test_round_robin_drowns_the_slow_one(unequal: dict[str, float]) -> None:
+    assert unequal["round-robin"] <= 0.85
+    assert unequal["two"] >= 0.95
+
+
+def test_dollars_are_of_all_cards() -> None:
+    """Of those that come and go for as long as they were there; of none where one has no price."""
+    price = HourlyPrice(3.0, "as given", "test")
+    case = replace(ON.case, setup=replace(ON.case.setup, device=replace(ON.case.setup.device, price=price)))
+    priced = replace(ON, case=case)
+    asked = Asked("8b", priced, "", True, lambda: OpenLoop([]), None, PriceError(0.0, ""), 0, Fleet(2))
+    assert asked.dollars_of(2.5) == 7.5
+    assert replace(asked, fleet=Fleet(2, others=(priced,))).dollars_per_hour == 9.0
+    assert replace(asked, fleet=Fleet(2, others=(ON,))).dollars_per_hour is None

@@ -1,0 +1,130 @@
+"""Prompts and answers apart: what is sent, when it is there, and what the same cards do together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.ops.work import Segment, Work
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.findings import simulate
+from ridgeline.simulate.fleet import Fleet, Link, Split
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.run import run
+from ridgeline.simulate.together import together
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Uniform
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine
+from support.planned import LLAMA_3_8B, case
+
+CASE = case(LLAMA_3_8B)
+ON = machine(Limits(tokens=2048, requests=256), 20_000, CASE)
+TOKEN = 131_072  # bytes of keys and values, 32 layers of 8 heads of 128 in bf16
+NVLINK, SLOW = 450e9, 5e9 / 8
+
+
+def apart(rate: float, bandwidth: float, count: int = 500) -> Log:
+    return run(ON, OpenLoop(offered(rate, count)), fleet=Fleet(2, split=Split(1, bandwidth)))
+
+
+def offered(rate: float, count: int) -> "list[TraceRequest]":
+    drawing = drawn(poisson(rate, 3), Uniform(830, 1020), Uniform(240, 290), 3)
+    return list(bounded(drawing, count, None))
+
+
+def test_one_request_is_its_prompt_the_way_and_its_steps() -> None:
+    """To the nanosecond: the prompt's step on one, its keys and values over the link, each step after that on the
+    other; the first token comes before the way."""
+    log = run(ON, OpenLoop([TraceRequest(0, 1000, 4)]), fleet=Fleet(2, split=Split(1, 1e9)))
+    price, device = CASE.price, CASE.device
+
+    def seconds(count: int, kv_len: int) -> int:
+        work = Work.of([Segment(count, kv_len)], price.reaches)
+        return round(price.on(device, work).expected * 1e9)
+
+    first = seconds(1000, 1000)
+    there = first + round(1000 * TOKEN / 1e9 * 1e9)
+    steps = [seconds(1, known) for known in (1001, 1002, 1003)]
+    assert list(log.requests.first) == [first]
+    assert list(log.requests.last) == [there + sum(steps)]
+    assert list(log.requests.made) == [4]
+    assert list(log.requests.worst_gap) == [there + steps[0] - first]
+    assert list(log.steps.replica) == [0, 1, 1, 1]
+    assert list(log.steps.positions) == [1000, 1, 1, 1]
+
+
+def test_the_link_takes_one_after_the_other() -> None:
+    link = Link(1e9)
+    assert [link.send(5e6, 0), link.send(1e6, 1_000_000), link.send(1e6, 50_000_000)] == [
+        5_000_000,
+        6_000_000,
+        51_000_000,
+    ]
+
+
+def test_nothing_is_lost_and_no_answer_runs_a_prompt() -> None:
+    """But where a preemption lost what came over the link: there it is computed again."""
+    log = apart(12.0, NVLINK, 100)
+    found = Columns(log)
+    assert found.ok.all()
+    assert list(found.made) == [request.output for request in offered(12.0, 100)]
+    assert set(np.asarray(log.steps.positions)[np.asarray(log.steps.prompts) > 0] > 1) == {True}
+    assert set(np.asarray(log.steps.replica)[np.asarray(log.steps.prompts) > 0]) == {0}
+    assert log.totals is not None
+    assert (log.totals.left, log.totals.held) == (0, 0)
+    tight = replace(ON, layout=replace(ON.layout, pages=600), prefix_cache=False)
+    short = run(tight, OpenLoop(offered(20.0, 60)), fleet=Fleet(2, split=Split(1, NVLINK)))
+    assert short.totals is not None
+    assert short.totals.preemptions > 0
+    assert 1 in set(np.asarray(short.steps.replica)[np.asarray(short.steps.prompts) > 0])
+    assert Columns(short).ok.all()
+
+
+def test_one_token_needs_no_second_replica() -> None:
+    log = run(ON, OpenLoop([TraceRequest(0, 100, 1)]), fleet=Fleet(2, split=Split(1, NVLINK)))
+    assert (list(log.requests.made), set(log.steps.replica)) == ([1], {0})
+
+
+def test_a_slow_link_is_a_queue() -> None:
+    """12 requests a second of 121 MB each are more than 5 Gb/s carry; NVLink is not noticed."""
+    slo = SLO(ttft=10**9, tpot=50_000_000)
+    slow, fast = (measure(apart(12.0, each, 250), slo, open_loop=True) for each in (SLOW, NVLINK))
+    assert slow.good_share < 0.7
+    assert fast.good_share > 0.95
+    assert 12 * 925 * TOKEN > SLOW
+
+
+def test_the_same_cards_are_always_beside_it() -> None:
+    """Apart no answer waits for a prompt; so do the same cards with a quarter of the positions a step, nearly."""
+    requests = offered(12.0, 150)
+    asked = Asked(
+        "8b", ON, "", True, lambda: OpenLoop(requests), None, PriceError(0.0, ""), 0, Fleet(2, split=Split(1, NVLINK))
+    )
+    found = simulate(asked)
+    beside = together(asked, lambda limits: replace(ON, limits=limits))
+    assert [each.limits.tokens for each in beside] == [2048, 512]
+    late = [found.metrics.late("ITL"), *(each.metrics.late("ITL") for each in beside)]
+    assert late[0] < late[2] < late[1]
+    assert found.law is None
+    assert all(each.metrics.counts["ok"] == 150 for each in beside)
+
+
+@pytest.mark.parametrize("received", [0, 16, 599])
+def test_what_is_received_is_not_computed(received: int) -> None:
+    """The engine's own seam, beside a prefix that is found: the more of both."""
+    from ridgeline.simulate.clock import Clock
+    from ridgeline.simulate.replica import Prompts, Replica, StepPricer
+
+    replica = Replica(ON, Clock(), StepPricer(CASE.price, CASE.device), Prompts())
+    for before, expected in ((received, 600 - received), (0, 600 - 592)):
+        replica.add(TraceRequest(0, 600, 1, ("a",), 600), before)
+        assert replica.begin() is not None
+        assert replica.plan is not None
+        assert replica.plan.tokens == expected
+        replica.end()
+        replica.engine.ledger.check()
