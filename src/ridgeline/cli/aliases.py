@@ -119,7 +119,7 @@ ALIASES: tuple[Alias, ...] = (
     Means(("--num-speculative-tokens",), "--speculate-tokens"),
     Same(
         ("--speculative-config", "-sc"), (),
-        "of what a speech model writes nothing is guessed; leave it out",
+        "of what a speech model writes nothing is guessed; leave it out", marks="--task",
     ),
     Same(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True),
     # -- the model

@@ -14,8 +14,6 @@ import typer
 
 from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.cli.terminal import say
-from ridgeline.engine.ranks import MOST_RANKS
-from ridgeline.engine.speculation.settings import GUESSES
 from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
@@ -272,15 +270,7 @@ _TENSOR_PARALLEL = (
     "Divide the model over so many processes of this machine, each with a part of every matrix; --threads are those of "
     "each, --kv-memory is for all. vLLM's --tensor-parallel-size."
 )
-
-
-def _ranks(count: int) -> int:
-    if not 1 <= count <= MOST_RANKS:
-        raise ValueError(f"--tensor-parallel is {count}; it must be from 1 to {MOST_RANKS}")
-    return count
-
-
-TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL, callback=_ranks)]
+TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL)]
 
 _SPECULATE = (
     "Guess at next tokens, several of which a step verifies, for the same text in fewer steps: ngram looks the last "
@@ -292,7 +282,7 @@ _SPECULATIVE_CONFIG = (
 )
 Speculate = Annotated[str | None, _engine(_SPECULATE, metavar="ngram|auto|MODEL")]
 SpeculateTokens = Annotated[
-    int | None, _engine(f"Most tokens of a request that --speculate guesses for a step; by default {GUESSES}.")
+    int | None, _engine("Most tokens of a request that --speculate guesses for a step; by default 4.")
 ]
 SpeculativeConfig = Annotated[
     str | None,
