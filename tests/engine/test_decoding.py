@@ -13,11 +13,12 @@ from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.models import model as models
 from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kernels import Operands, library
 from ridgeline.ops.kernels import recording as recording_module
-from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, record
+from ridgeline.ops.kernels.recording import Memory, record
 from support.checkpoints import random_ours
 from support.engines import token_engine
 
@@ -86,11 +87,13 @@ def test_memory_of_recordings_is_known_before_there_are_any(
 ) -> None:
     """Of the largest step; but for the rows that are gathered for the head, and what they leave of a chunk."""
     monkeypatch.setattr(recording_module, "CHUNK", chunk)
+    for module in (decoding, models):
+        monkeypatch.setattr(module, "MAX_RECORDED_BATCH", 16)
     model = random_ours(CONFIGS[family])
     model.fuse()
     _, runner = logits_of(model, DecodingRunner, requests=15)
     assert isinstance(runner, DecodingRunner)
-    assert max(runner._recordings) == MAX_RECORDED_BATCH
+    assert max(runner._recordings) == 16
     assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
 
 

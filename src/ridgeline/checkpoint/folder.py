@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header
-from ridgeline.host import out_of_memory
+from ridgeline.host import out_of_memory, read_in_huge_pages
 from ridgeline.models.fields import ModelRefused, read_object
 
 _WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # of transformers, of diffusers
@@ -115,7 +115,9 @@ class Checkpoint:
             try:
                 with safe_open(path, framework="pt", device="cpu") as file:
                     for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
-                        yield name, file.get_tensor(name)
+                        tensor = file.get_tensor(name)
+                        read_in_huge_pages(tensor.data_ptr(), tensor.nbytes)
+                        yield name, tensor
             except (SafetensorError, OSError) as error:
                 if (refused := out_of_memory(error)) is not None:
                     raise MemoryError(refused) from None

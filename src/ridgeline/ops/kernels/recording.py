@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.ops.kernels.library import Call, Library, refused
 
-MAX_RECORDED_BATCH = 16
-"""Sequences of a decode step that is recorded. In a larger one what Python takes is lost in what the kernels take, and
-a recording keeps the memory of every op."""
+MAX_RECORDED_BATCH = 64
+"""Sequences of a decode step that is recorded. A recording keeps the memory of every op; Python takes 15 ms of a step
+of 64 sequences, which takes 280 (benchmarks/cpu.md)."""
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
 """Buckets of decode steps that are captured on a card: a batch runs as the next larger one. One larger than the last

@@ -32,7 +32,7 @@ constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 template <class Dots, int R, class Key, class Number = typename Dots::Number>
 inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
     F4 scores[R];
-    dot_tile<Dots, R>(q, q_stride, k, dim, 0, scores);
+    dot_tile<Dots, R>(q, q_stride, k, dim, {}, scores);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         const F4 scaled = scores[r] * scale;

@@ -115,15 +115,22 @@ inline void unpack(const float* from, int64_t width, bf16* to) {
 
 // -- a tile -----------------------------------------------------------------------------------------------------------
 
-// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W. With FETCH what
-// stands `ahead` in W is prefetched on the way.
-template <class Dots, int R, bool FETCH = false, class Number, class Weight>
-inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, int64_t ahead, F4* to) {
+// What a tile prefetches: what stands so far ahead in W, at one step in so many, of which `turn` come before the first.
+struct Fetch {
+    int64_t ahead, turn, turns;
+};
+
+// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W.
+template <class Dots, int R, bool FETCHES = false, class Number, class Weight>
+inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, Fetch fetch, F4* to) {
     const Weight* const from[TILE_COLUMNS] = {w[0], w[1], w[2], w[3]};
     F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
-        if constexpr (FETCH)
-            for (const Weight* row : from) prefetch(row + i + ahead);
+        if constexpr (FETCHES)
+            if (fetch.turn-- == 0) {
+                for (const Weight* row : from) prefetch(row + i + fetch.ahead);
+                fetch.turn = fetch.turns - 1;
+            }
         if constexpr (Dots::HOLDS_X) {
             decltype(Dots::at(x)) held[R];
 #pragma GCC unroll 8

@@ -115,7 +115,7 @@ template <class Panel> class RunExperts {
             sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, OUTPUTS);
             sums.gate(layer.gate);
             for (int64_t r = 0; r < block.count; ++r)
-                for (int64_t i = 0; i < there; ++i) keep(sums.at[r * PANEL + i], block.first + r, o + i);
+                for (int64_t i = 0; i < there; ++i) keep(sums.at[r * OUTPUTS + i], block.first + r, o + i);
         }
     }
 

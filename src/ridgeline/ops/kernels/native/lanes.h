@@ -57,11 +57,19 @@ inline float widen(bf16 x) {
 }
 
 // To the nearest, ties to even; NaN stays NaN.
+#ifdef BF16_DOTS
+// The processor's own instruction, which takes what is below fp32's normal numbers (2^-126) for 0.
+inline __m256i narrowed(F x) {
+    return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(x)));
+}
+inline U rounded(F x) { return reinterpret_cast<U>(_mm512_maskz_cvtepu16_epi32(-1, narrowed(x))); }
+#else
 inline U rounded(F x) {
     U u = bits(x);
     U near = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return x != x ? (u >> 16) | 0x40u : near;
 }
+#endif
 inline bf16 narrow(float x) {
     uint32_t u;
     std::memcpy(&u, &x, 4);
@@ -97,7 +105,11 @@ inline U widened(const uint8_t* from) {
 }
 inline F load(const bf16* from) { return from_bits(widened(from) << 16); }
 inline void store(bf16* to, F x) {
+#ifdef BF16_DOTS
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(x));
+#else
     *reinterpret_cast<H_in_memory*>(to) = __builtin_convertvector(rounded(x), H);
+#endif
 }
 inline float get(const float* from) { return *from; }
 inline float get(const bf16* from) { return widen(*from); }
@@ -109,6 +121,15 @@ inline F stored_as(const float*, F x) { return x; }
 inline F stored_as(const bf16*, F x) { return from_bits(rounded(x) << 16); }
 inline float stored_as(const float*, float x) { return x; }
 inline float stored_as(const bf16*, float x) { return widen(narrow(x)); }
+
+// -- lanes put in another order -----------------------------------------------------------------------------------------
+
+// Two registers in memory's order -> the first, third, ... four numbers of them, and the second, fourth, ... four.
+inline TwoRegisters by_fours(F a, F b) {
+    I first;
+    for (int lane = 0; lane < LANES; ++lane) first[lane] = lane / 4 * 8 + lane % 4;
+    return {__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, first + 4)};
+}
 
 // -- sums over the lanes ----------------------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ inline void relax() { std::this_thread::yield(); }
 
 namespace {
 
-// How long a worker looks out for the next call before it sleeps. Between two calls of a decode step lie some
-// microseconds of Python; a thread that sleeps takes 50 us and more to wake.
-constexpr auto LOOKOUT = std::chrono::microseconds(100);
+// How long a worker looks out for the next call before it sleeps. Between two calls of a step lie some microseconds, of one
+// that is not recorded up to 100; a thread that sleeps takes 50 us and more to wake.
+constexpr auto LOOKOUT = std::chrono::microseconds(250);
 
 }  // namespace
 

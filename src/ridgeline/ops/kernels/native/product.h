@@ -32,32 +32,33 @@ constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
 
 // to[r][o] += x[r] . w[o] for R rows and half a panel.
-template <class Dots, int R, bool FETCH, class Number, class Weight>
-inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, int64_t ahead, float* to) {
+template <class Dots, int R, bool FETCHES, class Number, class Weight>
+inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, Fetch fetch, float* to) {
     F4 added[R];
-    dot_tile<Dots, R, FETCH>(x, x_stride, w, inputs, ahead, added);
+    dot_tile<Dots, R, FETCHES>(x, x_stride, w, inputs, fetch, added);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
         for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[r][o];
 }
 
-// The same for a panel, of which so many halves are there, and any number of rows.
+// The same for a panel, of which so many halves are there, and any number of rows. ahead: 0 to prefetch nothing.
 template <class Dots, class Number, class Weight>
 inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
                   int64_t ahead, float* to) {
-    auto both = [&]<int R>(int64_t r) {
-        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS) {
-            const auto own = ahead && r == 0 ? tile<Dots, R, true, Number, Weight> : tile<Dots, R, false, Number, Weight>;
-            own(x + r * x_stride, x_stride, w + half, inputs, ahead, to + r * PANEL + half);
-        }
-    };
-    // As even as they go: a tile of one row or two has too few sums to keep the units busy.
     const int64_t count = (rows + Dots::ROWS - 1) / Dots::ROWS;
     int64_t r = 0;
-    for (int64_t left = count; left > 0; --left) {
-        const int64_t own = (rows - r + left - 1) / left;
+    auto both = [&]<int R>(Fetch fetch) {
+        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS) {
+            const auto own = ahead ? tile<Dots, R, true, Number, Weight> : tile<Dots, R, false, Number, Weight>;
+            own(x + r * x_stride, x_stride, w + half, inputs, fetch, to + r * PANEL + half);
+        }
+    };
+    for (int64_t turn = 0; turn < count; ++turn) {
+        // As even as they go: a tile of one row or two has too few sums to keep the units busy. Each prefetches its share: what
+        // one asks for at once, the others' lines wait behind.
+        const int64_t own = (rows - r + count - turn - 1) / (count - turn);
         [&]<int... R>(std::integer_sequence<int, R...>) {
-            ((own == R + 1 ? both.template operator()<R + 1>(r) : void()), ...);
+            ((own == R + 1 ? both.template operator()<R + 1>({ahead, turn, count}) : void()), ...);
         }(std::make_integer_sequence<int, Dots::ROWS>());
         r += own;
     }
@@ -71,6 +72,14 @@ template <class Number> struct TileRows {
     int64_t stride;
 };
 
+// Rows that begin a whole number of pages apart have their numbers of a place in the same few lines of the first cache, which
+// holds eight: fewer than a tile and its panel have. So rows of W often stand; those of x are put half a page further apart.
+constexpr int64_t PAGE = 4096;
+template <class Number> constexpr int64_t spread(int64_t stride) {
+    constexpr int64_t NUMBERS = PAGE / int64_t(sizeof(Number));
+    return stride % NUMBERS ? stride : stride + NUMBERS / 2;
+}
+
 // Those of a call, for panels of a sort: where they are, or packed in the thread's scratch.
 template <class Panel, class Number = typename Panel::Number> struct PackedRows : TileRows<Number> {
     using Stored = typename Panel::Stored;
@@ -78,7 +87,7 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
 
     PackedRows(const Stored* x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t call, int64_t block) {
         if constexpr (!Panel::PACKS)
-            if (inputs == padded(inputs)) {
+            if (inputs == padded(inputs) && (rows <= STREAMED_ROWS || x_stride == spread<Number>(x_stride))) {
                 at = x, stride = x_stride;
                 return;
             }
@@ -97,7 +106,7 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
 // A first line of each page of what a thread multiplies next: so the processor looks several pages up at once, where it would
 // wait for one after the other.
 inline void prefetch_pages(const void* from, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 4096) prefetch(static_cast<const char*>(from) + i);
+    for (int64_t i = 0; i < bytes; i += PAGE) prefetch(static_cast<const char*>(from) + i);
 }
 
 // Up to 8 rows of W, from one matrix or two, and how far ahead of each the one stands that its place has next.
@@ -107,7 +116,7 @@ template <class Stored_> struct Panel {
     static constexpr bool PACKS = !std::is_same_v<Stored, Number>;
     static constexpr int64_t NUMBER_BYTES = sizeof(Stored);  // what strides of W count
     static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
-    static int64_t stride(int64_t inputs) { return padded(inputs); }  // numbers of a packed row of x
+    static int64_t stride(int64_t inputs) { return spread<Number>(padded(inputs)); }  // numbers of a packed row of x
     static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
     static int64_t place(int64_t input, int64_t) { return packed_place<Stored, Number>(input); }  // where pack puts it
 
@@ -198,17 +207,27 @@ template <class Stored> struct Sums {
         for (int64_t r = 0; r < rows; ++r)
             for (int64_t o = 0; o < count; ++o) at[r * PANEL + place + o] += get(bias + o);
     }
-    // The first half of the panel becomes act(first) * second.
+    // act(first half) * second half of the panel: rows of OUTPUTS numbers now.
     void gate(const Gate& gate) {
-        constexpr int EACH = LANES / OUTPUTS;  // rows a register
+        constexpr int EACH = LANES / OUTPUTS;  // rows a register; past the last row: whatever is there, dropped
         for (int64_t r = 0; r < rows; r += EACH) {
-            float first[LANES], second[LANES];
-            for (int i = 0; i < LANES; ++i) {  // past the last row: whatever is there, dropped
-                const float* sum = at + (r + i / OUTPUTS) * PANEL + i % OUTPUTS;
-                first[i] = sum[0], second[i] = sum[OUTPUTS];
+            const TwoRegisters halves = by_fours(load(at + r * PANEL), load(at + r * PANEL + LANES));
+            store(at + r * OUTPUTS, gated(gate, halves.first, halves.second));
+        }
+    }
+    // Put the first `count` of WIDTH numbers of each row into rows that are `stride` apart.
+    template <int WIDTH, class Out> void put_rows(Out* to, int64_t stride, int64_t count) const {
+        constexpr int NUMBERS = std::max(WIDTH, LANES);  // whole rows in whole registers
+        for (int64_t r = 0; r < rows; r += NUMBERS / WIDTH) {
+            alignas(64) Out stored[NUMBERS];
+            for (int i = 0; i < NUMBERS; i += LANES) store(stored + i, load(at + r * WIDTH + i));
+            for (int64_t own = 0; own < std::min<int64_t>(NUMBERS / WIDTH, rows - r); ++own) {
+                Out* row = to + (r + own) * stride;
+                if (count == WIDTH)
+                    std::memcpy(row, stored + own * WIDTH, WIDTH * sizeof(Out));
+                else
+                    std::copy_n(stored + own * WIDTH, count, row);
             }
-            store(first, gated(gate, load(first), load(second)));
-            for (int i = 0; i < LANES; ++i) at[(r + i / OUTPUTS) * PANEL + i % OUTPUTS] = first[i];
         }
     }
 };
@@ -225,11 +244,10 @@ template <class Panel, class Stored = typename Panel::Stored> struct Block : Sum
 
     void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
 
-    // Put the first `count` sums of each row where the matrix has its outputs.
-    template <class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
+    // Put the first `count` of WIDTH numbers of each row where the matrix has its outputs.
+    template <int WIDTH, class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
         Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
-        for (int64_t r = 0; r < rows; ++r)
-            for (int64_t o = 0; o < count; ++o) put(y + r * matrix.y_stride + o, at[r * PANEL + o]);
+        this->template put_rows<WIDTH>(y, matrix.y_stride, count);
     }
 };
 
@@ -250,7 +268,7 @@ template <class Panel, class Out> void products(Pool& pool, const Rows& x, int c
                 panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
             block.run(panel);
             block.add_bias(*matrix, o, there, 0);
-            block.template put_out<Out>(*matrix, o, there);
+            block.template put_out<PANEL, Out>(*matrix, o, there);
         }
     });
 }
@@ -269,7 +287,7 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
             block.gate(by);
-            block.template put_out<typename Panel::Stored>(gate, o, there);
+            block.template put_out<OUTPUTS, typename Panel::Stored>(gate, o, there);
         }
     });
 }
