@@ -460,8 +460,9 @@ def test_a_damaged_calibration_is_refused(calibrated: Calibration, cache: Path, 
 def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: Path) -> None:
     file.save([calibrated])
     other = dataclasses.replace(calibrated, kind="gpu", host=None)
-    assert file.save([other]).name == "calibration-gpu.json"
-    assert file.load_all("gpu") == [other]
+    assert file.save([other], file.card_kind(0)).name == "calibration-gpu.json"
+    assert file.save([other], file.card_kind(1)).name == "calibration-gpu-1.json"
+    assert file.load_all("gpu") == file.load_all("gpu-1") == [other]
     assert file.load_all() == [calibrated]
     assert other.device().host is None
 

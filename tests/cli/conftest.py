@@ -21,6 +21,7 @@ def as_wide_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For commands that draw: what the machine is costs two seconds, and is no matter there."""
+    monkeypatch.setattr("ridgeline.cli.image_drawing.device_at", lambda *_: load_card("h100-sxm"))
     monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
 
 

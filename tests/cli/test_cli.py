@@ -542,7 +542,7 @@ def test_a_calibration_that_is_not_there_is_not_shown(ridgeline: Run, calibratio
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--device", "tpu"], "--device is 'tpu'; it must be cpu or cuda"),
+        (["--device", "tpu"], "--device is 'tpu'; give cpu, cuda, cuda:N"),
         (["--threads", "0"], "--threads is 0"),
         (["--seconds", "0"], "--seconds is 0; it must be from 1 to 3600"),
     ],

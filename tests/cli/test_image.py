@@ -155,7 +155,7 @@ def test_why_it_took_longer(
 
     probed = replace(load_card("h100-sxm"), basis="probe")
     for command in ("image_drawing", "image_tokens"):
-        monkeypatch.setattr(f"ridgeline.cli.{command}.device_named", lambda *_: probed)
+        monkeypatch.setattr(f"ridgeline.cli.{command}.device_at", lambda *_: probed)
     monkeypatch.setattr(Meanwhile, "noted", noted)
     drawn = REQUEST if model == "FOLDER" else ()
     ended = ridgeline("image", model.replace("FOLDER", str(folder)), PROMPT, *drawn, "-o", tmp_path / "cat.png")

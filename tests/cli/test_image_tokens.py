@@ -27,7 +27,7 @@ from support.janus_folders import write_janus
 @pytest.fixture(autouse=True)
 def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine is costs two seconds, and is no matter here."""
-    monkeypatch.setattr("ridgeline.cli.image_tokens.device_named", lambda *_: load_card("h100-sxm"))
+    monkeypatch.setattr("ridgeline.cli.image_tokens.device_at", lambda *_: load_card("h100-sxm"))
 
 
 def folder_with(folder: Path, generation: dict[str, Any]) -> JanusForConditionalGeneration:
