@@ -115,7 +115,7 @@ def predicted(llm: "LLM") -> "LLM":
     ValueError on a card that is not calibrated."""
     speculator = llm.engine.speculator
     if speculator is not None and speculator.priced:
-        device = options.device_under(llm.loaded.on_card, llm.threads)
+        device = options.device_under(llm.loaded.device, llm.threads)
         if device is None:
             raise ValueError(
                 "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
