@@ -42,6 +42,7 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import TOKENS, Segment, Space, Work
@@ -285,7 +286,7 @@ def test_a_recorded_step_is_timed_call_by_call(tiny: Model) -> None:
     owned = sum(owner is not None for owner in watch._owners[step.recording])
     assert owned == len(step.recording.calls) - 2
     assert stage.prepare(decode(2, 20), recorded=False).recording is None
-    assert stage.prepare(decode(17, 3)).recording is None
+    assert stage.prepare(decode(MAX_RECORDED_ROWS + 1, 3)).recording is None
     assert stage.prepare(prefill(2)).recording is None
 
 

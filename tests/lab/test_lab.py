@@ -163,7 +163,7 @@ def test_a_users_state_is_counted() -> None:
     """Of one who has read little it is the most."""
     found = memory.users_on("nemotron-h-8b", load_card("h100-sxm"), 1, 1000)
     assert found.request > found.state > 1000 * found.token
-    assert "bytes and a user a state of" in plain(memory.document([found], load_card("h100-sxm"), 1000))
+    assert "bytes (16 KiB) and a user a state of" in plain(memory.document([found], load_card("h100-sxm"), 1000))
 
 
 def test_the_lab_and_the_plan_subtract_alike() -> None:

@@ -92,12 +92,12 @@ def test_a_recorded_step_is_priced_as_one() -> None:
 
     one, chunk = Segment(1, 40), Segment(2, 40)
     assert expected(card, one) == pytest.approx((calls + attends) * 0.01, rel=0.05)
-    assert expected(card, *[one] * 16) == pytest.approx((calls + attends) * 0.01, rel=0.1)
+    assert expected(card, *[one] * 64) == pytest.approx((calls + attends) * 0.01, rel=0.1)
     asked = (calls + attends) + 10 * calls + 5
-    for step in ([one] * 17, [one, chunk], [chunk]):
+    for step in ([one] * 65, [one, chunk], [chunk]):
         assert expected(card, *step) == pytest.approx(asked, rel=0.01)
-    for queries, recorded in ((2, True), (16, True), (17, False)):  # of a sequence, a guess or more among them
-        guessing = Work.of([Segment(queries, 40)], price.reaches, queries)
+    for queries, recorded in ((2, True), (64, True), (65, False)):  # of a sequence, a guess or more among them
+        guessing = Work.of([Segment(queries, 80)], price.reaches, queries)
         assert price.recorded(card, guessing) == recorded
         seconds = (calls + attends) * 0.01 if recorded else asked
         assert price.on(card, guessing).expected == pytest.approx(seconds, rel=0.1)

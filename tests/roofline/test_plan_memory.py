@@ -57,7 +57,7 @@ def test_kv_of_llama_3_8b_as_grouped_multi_head_and_multi_query(kv_heads: int, p
 
 
 def test_recorded_decode_steps_are_counted_where_our_kernels_run() -> None:
-    """Of the largest that is recorded, 16 sequences: its logits alone are 16 x 128,256 x 4 bytes."""
+    """Of the largest that is recorded, 64 sequences: its logits alone are 64 x 128,256 x 4 bytes."""
     other = case(LLAMA_3_8B)
     native = dataclasses.replace(other.setup, device=dataclasses.replace(other.setup.device, native=True))
     own = dataclasses.replace(native, engine=load_engine("ridgeline"))
@@ -67,7 +67,7 @@ def test_recorded_decode_steps_are_counted_where_our_kernels_run() -> None:
     )
     assert without.recorded == 0
     assert memory.recorded == memory.overhead - without.overhead == without.left - memory.left
-    assert 16 * 128_256 * 4 < memory.recorded < 64e6
+    assert 64 * 128_256 * 4 < memory.recorded < 256e6
     assert vllm.recorded == 0, "another engine has recordings of its own"
 
 
