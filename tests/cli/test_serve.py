@@ -139,6 +139,8 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
         (["llama-3-70b", "--priced", "h100-sxm"], USAGE, "do not fit NVIDIA H100"),
         (["tales", "--priced", "h100-sxm", "--threads", "1"], USAGE, "--threads is of a model that runs"),
         (["tales", "--priced", "h100-sxm", "--dummy-weights"], USAGE, "--dummy-weights is of a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--tensor-parallel", "2"], USAGE, "--tensor-parallel is of a model that"),
+        (["tales", "--priced", "h100-sxm", "--speculate", "ngram"], USAGE, "--speculate is of a model that runs"),
         (["tales", "--priced", "h100-sxm", "--seed", "1"], USAGE, "--seed is of a model that runs"),
         (["tales", "--priced", "h100-sxm", "--weights", "int3"], USAGE, "--weights is 'int3'; it must be one of"),
         (["translate", "--priced", "h100-sxm"], USAGE, "models that continue a text"),

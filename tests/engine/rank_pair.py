@@ -15,7 +15,8 @@ from torch import distributed
 
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way
 from ridgeline.checkpoint import load_model
-from ridgeline.engine.ranks.leader import Following, LeadingRunner
+from ridgeline.engine.ranks.follower import Following
+from ridgeline.engine.ranks.leader import LeadingRunner
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import Followers, RankGone
 from ridgeline.engine.runner import Runner

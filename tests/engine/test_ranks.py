@@ -1,7 +1,10 @@
 """A model over two processes: the tokens of one, its all-reduces priced and measured; a process that dies ends the
 engine."""
 
+import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from engine.small_models import LLAMA, SLIDING, assert_nothing_held
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.ranks.leader import LeadingRunner
 from ridgeline.engine.ranks.link import SIZES, link_of
+from ridgeline.engine.ranks.process import READY, Start
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.ngram import NgramDrafter
 from ridgeline.engine.speculation.speculator import Speculator
@@ -173,3 +177,21 @@ def test_what_ranks_do_not_run_is_refused(model: str, settings: dict[str, Any], 
     with pytest.raises((ValueError, ModelRefused), match=reason) as error:
         LLM(name, replace(SETTINGS, **{"ranks": 2, **settings}), threads=1)
     assert "\n" not in str(error.value)
+
+
+def test_a_rank_ends_with_the_first_also_where_it_waits_to_meet_others(tmp_path: Path) -> None:
+    """As where the first is killed while another still loads."""
+    settings = replace(SETTINGS, ranks=2)
+    start = Start(str(write_model(tmp_path / "m")), settings, False, 1, 8, 1, str(tmp_path / "rendezvous"))
+    command = [sys.executable, "-m", "ridgeline.engine.ranks.child"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        pickle.dump(start, child.stdin)
+        child.stdin.flush()
+        assert child.stdout.readline().decode().strip() == READY
+        child.stdin.close()
+        try:
+            child.wait(20)
+        finally:
+            child.kill()

@@ -15,7 +15,10 @@ from ridgeline.server.serve import Served
 from ridgeline.simulate.served import CHAT_TEMPLATE, MAKER, served_machine, without_text
 
 _priced = options.panel("Without a model")
-_COMPUTES = ("dummy_weights", "threads", "device", "enforce_eager")
+_COMPUTES = (
+    *("dummy_weights", "threads", "device", "enforce_eager", "tensor_parallel"),
+    *("speculate", "speculate_tokens", "speculative_config"),
+)
 
 
 @dataclass(frozen=True, slots=True)

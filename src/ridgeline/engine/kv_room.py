@@ -3,6 +3,7 @@ taken."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,46 +60,45 @@ def layout_with_room(
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
+    # Ranks have a part each and take the same; a draft model is whole, in the first.
+    taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
     if draft is not None:
         taken |= draft.taken(limits)
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
         available = card_memory(place, settings.memory_share)
-    ranks = settings.ranks
-    free = memory_beside(source, {name: ranks * nbytes for name, nbytes in taken.items()}, available) / ranks
-    if budget is not None:
-        budget /= ranks
-    else:
+    free = memory_beside(source, taken, available)
+    if budget is None:
         budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
-    if draft is not None:
-        free, budget = (draft.left(model, nbytes, settings.page_size) for nbytes in (free, budget))
+    share = (1.0 if draft is None else draft.left(model, 1.0, settings.page_size)) / settings.ranks
     layout = kv_layout(
-        model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
+        model, share * budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
     )
-    if layout.nbytes > free:
+    if layout.nbytes > share * free:
         raise ValueError(
-            f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
+            f"KV memory of {three(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step there are "
             f"{three(free / GIB)} GiB: give less (--kv-memory)"
         )
-    return _with_whole_context(layout, context, encoded, settings, free) if settings.whole_context else layout
+    return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
 
 
 def _with_whole_context(
-    layout: KVLayout, context: int, encoded: int, settings: "EngineSettings", free: float
+    layout: KVLayout, context: int, encoded: int, settings: "EngineSettings", free: float, share: float
 ) -> KVLayout:
     """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
-    has, of as much as half of the free memory. Raises ValueError."""
+    has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
+    have the rest. Raises ValueError."""
     chunk = settings.limits.most_of_one
     needed = layout.kept(context, min(context, chunk), encoded)
     if needed <= layout.pages:
         return layout
-    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= free / 2:
+    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= share * free / 2:
         return replace(layout, pages=needed)
     most = layout.capacity(chunk, encoded)
     raise ValueError(
-        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {most:,} positions of one request, the "
+        f"KV memory of {three(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, the "
         f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
-        f"{-(-needed * layout.page_bytes // MIB)}MiB"
+        f"{ceil(needed * layout.page_bytes / share / MIB)}MiB"
     )
 
 

@@ -2,14 +2,16 @@
 
 import os
 import pickle
+import select
 import sys
+import threading
 from dataclasses import replace
 
 import torch
 
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.ranks.leader import Following
+from ridgeline.engine.ranks.follower import Following
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import READY, Start, join
 from ridgeline.engine.runner import Runner
@@ -27,6 +29,7 @@ def main() -> None:
     keep_freed_memory()
     start = pickle.load(sys.stdin.buffer)
     assert isinstance(start, Start)
+    threading.Thread(target=_end_with_first, daemon=True).start()
     torch.set_num_threads(start.threads)
     try:
         following = Following(_runner(start))
@@ -39,6 +42,14 @@ def main() -> None:
     except Exception as error:  # whatever it is, the first rank says it
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)
         sys.exit(1)
+
+
+def _end_with_first() -> None:
+    """End this process when the first rank's has ended, also where it waits to meet ranks that will not come."""
+    gone = select.poll()
+    gone.register(sys.stdin, 0)  # that nobody writes there any more is told without being asked
+    gone.poll()
+    os._exit(1)
 
 
 def _runner(start: Start) -> Runner:
