@@ -72,8 +72,10 @@ class FleetFlags:
         others = tuple(machine(on(device)) for device in self._also())
         count = sum(_pair(self.split, "--split")) if self.split is not None else self.replicas
         count = scaling.least if scaling is not None else count
-        if not 1 <= count + len(others) <= MAX_REPLICAS:
+        if not 1 <= self.replicas <= MAX_REPLICAS:
             raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
+        if count + len(others) > MAX_REPLICAS:
+            raise ValueError(f"{count + len(others):,} replicas in all are too many; ask for {MAX_REPLICAS:,} at most")
         if count + len(others) == 1 and scaling is None and (self.router or self.signal_age):
             raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
         name, text = self.router or "two", self.signal_age or "50ms"
