@@ -54,6 +54,13 @@ def test_replicas_come_with_a_wave_and_go_after_it(usual: Log) -> None:
     assert (usual.totals.left, usual.totals.held) == (0, 0)
 
 
+def test_a_run_ends_with_its_last_token_whoever_still_starts() -> None:
+    """Replicas that would have taken requests minutes later were paid for until then, on average too."""
+    log = scaled(start_up=300.0)
+    assert max(log.requests.last) == log.end
+    assert there(log, log.end / SECOND - 1) > 1
+
+
 def test_nobody_is_sent_to_one_that_starts_or_leaves(usual: Log) -> None:
     """First steps come a start-up after the replica was asked for; the last before it is gone."""
     steps, started = np.asarray(usual.steps.replica), np.asarray(usual.steps.started)

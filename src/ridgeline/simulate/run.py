@@ -81,8 +81,11 @@ class _Run:
         return self.log
 
     def _next(self) -> int | None:
-        """The moment at which something happens, or a request comes."""
+        """The moment at which something happens, or a request comes; None where all that is left are replicas that
+        start, for nobody."""
         comes = self.offered.upcoming
+        if comes is None and all(what == _UP for _, what, _ in self.happens):
+            return None
         if not self.happens:
             return comes
         happens = self.happens[0][0]
