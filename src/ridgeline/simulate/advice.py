@@ -5,6 +5,7 @@ import math
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.findings import Findings
+from ridgeline.simulate.fleet import Fleet
 
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
@@ -24,11 +25,10 @@ def advice(findings: Findings) -> str:
             f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
-        replicas = findings.asked.fleet.size
-        needed = math.ceil(replicas * metrics.offered / metrics.requests_per_second)
+        more = _more(findings.asked.fleet, metrics.offered / metrics.requests_per_second)
         return (
-            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: take "
-            f"--replicas {needed}, or a faster card (ridgeline plan --compare)."
+            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: {more}, "
+            "or take a faster card (ridgeline plan --compare)."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
@@ -49,6 +49,15 @@ def advice(findings: Findings) -> str:
     if findings.wall is None:
         return f"{said}."
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _more(fleet: Fleet, times: float) -> str:
+    """How a fleet gets so many times the replicas, by the option that says how many it has."""
+    if fleet.scaling is not None:
+        return "let more replicas come, or let them come sooner (--scale, --scale-at)"
+    if fleet.split is not None:
+        return "take more replicas for prompts, for answers or for both (--split)"
+    return f"take --replicas {math.ceil(fleet.size * times) - len(fleet.others)}"
 
 
 def _of_prompts(findings: Findings) -> str:
