@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from ridgeline.calibrate.steps import TimedOp
+from ridgeline.calibrate.steps import SHORTEST, TimedOp
 from ridgeline.models.network import Network
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space
 
 _CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little longer then
 _REPEATS = range(5, 40)
-_SHORTEST = 1e-8  # seconds, as of a Stopwatch
 
 Result = TypeVar("Result")
 Part = tuple[Op, str]
@@ -75,16 +74,8 @@ class CardTimer:
     def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
         """Seconds of every call of each part in a run of the step."""
         self._events.clear()
-        wait(asking)
-        nothing = event(), event()
-        for one in nothing:
-            one.record()
-        step()
-        torch.cuda.synchronize()
-        itself = between(nothing)
-        return {
-            part: [max(_SHORTEST, between(pair) - itself) for pair in pairs] for part, pairs in self._events.items()
-        }
+        seconds_of = run_between_events(step, asking)
+        return {part: [*map(seconds_of, pairs)] for part, pairs in self._events.items()}
 
 
 def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
@@ -106,20 +97,33 @@ def seconds_to_ask(step: Callable[[], object]) -> float:
     return seconds
 
 
-def wait(seconds: float) -> None:
+def _wait(seconds: float) -> None:
     """Have the card do nothing for a while, and somewhat longer."""
     torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))  # type: ignore[no-untyped-call]
 
 
 def whole_seconds(step: Callable[[], object], asking: float) -> float:
     """Seconds of a step that takes the host so long to ask for, all of it asked for before any of it runs."""
-    wait(asking)
+    _wait(asking)
     start, end = event(), event()
     start.record()
     step()
     end.record()
     torch.cuda.synchronize()
-    return between((start, end))
+    return _between((start, end))
+
+
+def run_between_events(step: Callable[[], object], asking: float) -> Callable[[Pair], float]:
+    """Run a step as `whole_seconds` does, in which pairs of events are recorded: what then says how many seconds lie
+    between a pair, less what two events take by themselves."""
+    _wait(asking)
+    nothing = event(), event()
+    for one in nothing:
+        one.record()
+    step()
+    torch.cuda.synchronize()
+    itself = _between(nothing)
+    return lambda pair: max(SHORTEST, _between(pair) - itself)
 
 
 def event() -> torch.cuda.Event:
@@ -127,7 +131,7 @@ def event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def between(pair: Pair) -> float:
+def _between(pair: Pair) -> float:
     """Seconds."""
     return float(pair[0].elapsed_time(pair[1])) / 1e3
 

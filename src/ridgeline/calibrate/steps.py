@@ -32,7 +32,8 @@ from ridgeline.ops.work import Segment, Space, Work
 PAGE = 16
 Sequences = tuple[tuple[int, int], ...]
 """Of each sequence in a step of an engine: the positions that run, and those that it has then."""
-_SHORTEST = 1e-8  # seconds: no call is shorter, whatever the watch subtracts
+SHORTEST = 1e-8
+"""Seconds: no call is shorter, whatever who times it subtracts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Stopwatch:
             for call, space in enumerate(spaces):
                 if own := times[call :: len(spaces)]:
                     seconds = statistics.median(own) - self.inside
-                    found.append(TimedOp(op, part, space, max(_SHORTEST, seconds)))
+                    found.append(TimedOp(op, part, space, max(SHORTEST, seconds)))
         return found
 
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.calibrate.card_timer import between, event, repeated, seconds_to_ask, wait, whole_seconds
+from ridgeline.calibrate.card_timer import event, repeated, run_between_events, seconds_to_ask, whole_seconds
 from ridgeline.ops.work import Work
 from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.tracer import Call, Tracer
 
 _BUDGET_SECONDS = 1.0  # what each of three looks at a step may take
-_SHORTEST = 1e-8  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +75,9 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]
 
         def split() -> list[float]:
             pairs.clear()
-            wait(asking)
-            nothing = event(), event()
-            for one in nothing:
-                one.record()
-            ops()
-            torch.cuda.synchronize()
-            itself = between(nothing)
+            seconds_of = run_between_events(ops, asking)
             assert len(pairs) == len(calls), "a step ran other ops than the time before"
-            return [max(_SHORTEST, between(pair) - itself) for pair in pairs]
+            return [*map(seconds_of, pairs)]
 
         medians = [statistics.median(call) for call in zip(*repeated(split, _BUDGET_SECONDS), strict=True)]
     return [seconds * whole / sum(medians) for seconds in medians]
