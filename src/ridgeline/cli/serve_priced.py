@@ -1,13 +1,14 @@
 """`ridgeline serve --priced CARD`: a server on which no model runs, whose steps take what they would on that card."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_options import given_flags
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.plan import check_devices
@@ -16,8 +17,8 @@ from ridgeline.simulate.served import CHAT_TEMPLATE, MAKER, served_machine, with
 
 _priced = options.panel("Without a model")
 _COMPUTES = (
-    *("dummy_weights", "threads", "device", "enforce_eager", "tensor_parallel"),
-    *("speculate", "speculate_tokens", "speculative_config"),
+    *("--dummy-weights", "--threads", "--device", "--enforce-eager", "--tensor-parallel"),
+    *("--speculate", "--speculate-tokens", "--speculative-config"),
 )
 
 
@@ -42,15 +43,11 @@ def check_priced(flags: PricedFlags, engine: TextFlags, others: Mapping[str, Any
         if flags.priced_devices != 1:
             raise ValueError("--priced-devices is how many of --priced there are; give both")
         return
-    given = [name for name in _COMPUTES if getattr(engine, name) != _default(name)]
-    given += [name for name, value in others.items() if value]
+    changed = given_flags(engine)
+    given = [option for option in _COMPUTES if option in changed]
+    given += [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
     if given:
-        option = "--" + given[0].replace("_", "-")
-        raise ValueError(f"{option} is of a model that runs, and with --priced none does; leave it out")
-
-
-def _default(name: str) -> Any:
-    return next(each.default for each in fields(TextFlags) if each.name == name)
+        raise ValueError(f"{given[0]} is of a model that runs, and with --priced none does; leave it out")
 
 
 def served_priced(source: Source, served: Served, flags: PricedFlags) -> Served:

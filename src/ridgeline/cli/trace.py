@@ -15,7 +15,7 @@ from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_at, device_named, parse_tokens
-from ridgeline.cli.plan_options import beside_of
+from ridgeline.cli.plan_options import beside_of, given_flags
 from ridgeline.cli.request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import say, status
 from ridgeline.cli.trace_options import (
@@ -170,16 +170,9 @@ class Priced:
     def check(self) -> None:
         """Refuse what only a priced request has: both have formats of weights and of keys and values. Raises
         ValueError."""
-        given = [name for name in _changed(self) if name not in ("--weights", "--kv")]
+        given = given_flags(self, "weights", "kv")
         if given:
             raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
-
-
-def _changed(flags: Any = None, **single: bool) -> list[str]:
-    """The options of a group that were given, and those of `single` that are true."""
-    each = () if flags is None else dataclasses.fields(flags)
-    names = [one.name for one in each if getattr(flags, one.name) != one.default]
-    return [f"--{name.replace('_', '-')}" for name in (*names, *(name for name, given in single.items() if given))]
 
 
 @with_flags
@@ -205,8 +198,9 @@ def trace(
     With --priced CARD nothing runs: every op of a model that need not be here, on a card that need not be here.
     """
     if priced.priced is not None:
-        given = [*["a prompt"] * (prompt is not None), *_changed(look), *_changed(files, device=device != "this")]
-        given += [*drawing.given(), *_changed(sampling), *_changed(running)]
+        given = [*["a prompt"] * (prompt is not None), *given_flags(look), *given_flags(files)]
+        given += ["--device"] * (device != "this")
+        given += [*given_flags(drawing), *given_flags(sampling), *given_flags(running)]
         _show_priced(model, priced, running.lora, [name for name in given if name != "--lora"], as_json)
         return
     priced.check()
@@ -218,7 +212,7 @@ def trace(
     if source.pipeline:
         _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
-    refuse_of_pictures(model, drawing.given())
+    refuse_of_pictures(model, given_flags(drawing))
     _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json)
 
 
@@ -238,9 +232,9 @@ def _show_drawn(
     """Trace what a pipeline draws and show it. Raises ValueError."""
     from ridgeline.cli.trace_picture import Asked, show_picture  # a language model's trace does not wait for it
 
-    looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
-    drawn = [name for name in _changed(sampling) if name != "--seed"]
-    others = [name for name in _changed(running) if name not in ("--repeats", "--threads")]
+    looks = given_flags(look, "layer", "attention")
+    drawn = given_flags(sampling, "seed")
+    others = given_flags(running, "repeats", "threads")
     others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
     refuse_of_texts(model, [*looks, *drawn, *others])
     asked = Asked(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
@@ -257,7 +251,7 @@ def _show_written(
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
     dummy, place = running.dummy_weights, traced_on(device)
-    inside = [name for name in _changed(look) if name != "--layer"]
+    inside = given_flags(look, "layer")
     if place.type != "cpu" and inside:
         raise ValueError(f"{inside[0]} looks into a model on the processor; leave it out, or --device {device}")
     if running.tensor_parallel > 1 and inside:

@@ -1,7 +1,6 @@
 """Options of every trace: the layer that is shown, the files that are written; and those of a pipeline's, which are
 declared whether one is traced or not."""
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,11 +112,6 @@ class Drawing:
     section: Annotated[
         list[str] | None, _drawn("Only these stages, op by op, like denoise,decode; may be repeated.")
     ] = None
-
-    def given(self) -> list[str]:
-        """The options that were given."""
-        names = (each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default)
-        return [f"--{name.replace('_', '-')}" for name in names]
 
 
 def refuse_of_texts(model: str, given: Iterable[str]) -> None:
