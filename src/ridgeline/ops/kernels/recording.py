@@ -16,7 +16,7 @@ from ridgeline.ops.kernels.library import Call, Library, refused
 
 MAX_RECORDED_ROWS = 64
 """Rows of a decode step that is recorded: one for each sequence, and one more for each guess that it verifies. A
-recording keeps the memory of every op; Python takes 15 ms of a step of 64 rows, which takes 280 (benchmarks/cpu.md)."""
+recording keeps the memory of every op; Python takes 17 ms of a step of 64 rows, which takes 280 (benchmarks/cpu.md)."""
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
 """Buckets of decode steps that are captured on a card: a batch runs as the next larger one. One larger than the last

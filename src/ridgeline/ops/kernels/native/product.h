@@ -215,21 +215,6 @@ template <class Stored> struct Sums {
             store(at + r * OUTPUTS, gated(gate, halves.first, halves.second));
         }
     }
-    // Put the first `count` of WIDTH numbers of each row into rows that are `stride` apart.
-    template <int WIDTH, class Out> void put_rows(Out* to, int64_t stride, int64_t count) const {
-        constexpr int NUMBERS = std::max(WIDTH, LANES);  // whole rows in whole registers
-        for (int64_t r = 0; r < rows; r += NUMBERS / WIDTH) {
-            alignas(64) Out stored[NUMBERS];
-            for (int i = 0; i < NUMBERS; i += LANES) store(stored + i, load(at + r * WIDTH + i));
-            for (int64_t own = 0; own < std::min<int64_t>(NUMBERS / WIDTH, rows - r); ++own) {
-                Out* row = to + (r + own) * stride;
-                if (count == WIDTH)
-                    std::memcpy(row, stored + own * WIDTH, WIDTH * sizeof(Out));
-                else
-                    std::copy_n(stored + own * WIDTH, count, row);
-            }
-        }
-    }
 };
 
 // A block of rows of x, ready to be multiplied with panels of a sort.
@@ -247,7 +232,18 @@ template <class Panel, class Stored = typename Panel::Stored> struct Block : Sum
     // Put the first `count` of WIDTH numbers of each row where the matrix has its outputs.
     template <int WIDTH, class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
         Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
-        this->template put_rows<WIDTH>(y, matrix.y_stride, count);
+        constexpr int NUMBERS = std::max(WIDTH, LANES);  // whole rows in whole registers
+        for (int64_t r = 0; r < rows; r += NUMBERS / WIDTH) {
+            alignas(64) Out stored[NUMBERS];
+            for (int i = 0; i < NUMBERS; i += LANES) store(stored + i, load(at + r * WIDTH + i));
+            for (int64_t own = 0; own < std::min<int64_t>(NUMBERS / WIDTH, rows - r); ++own) {
+                Out* row = y + (r + own) * matrix.y_stride;
+                if (count == WIDTH)
+                    std::memcpy(row, stored + own * WIDTH, WIDTH * sizeof(Out));
+                else
+                    std::copy_n(stored + own * WIDTH, count, row);
+            }
+        }
     }
 };
 
