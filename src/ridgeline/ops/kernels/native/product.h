@@ -226,28 +226,41 @@ template <class Panel, class Stored = typename Panel::Stored> struct Block : Sum
           packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
     void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
+};
 
-    // Put the first `count` sums of each row, of HALVES halves of the panel, where the matrix has its outputs.
-    template <int HALVES, class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
-        Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
-        constexpr int64_t WIDTH = HALVES * OUTPUTS;
-        for (int64_t r = 0; r < rows; r += SUMS) {
+// The outputs of a block of rows until there is a line of memory of each: rows of y often begin whole pages apart, and lines that
+// are written in parts would push each other out of the first cache.
+template <class Out> struct Lines {
+    static constexpr int64_t WIDTH = 64 / sizeof(Out);
+    int64_t held = 0;  // outputs of each row
+    alignas(64) Out at[(MAX_ROWS + SUMS) * WIDTH];
+
+    // Add the first `count` of the outputs of HALVES halves of a panel.
+    template <int HALVES, class Stored> void add(const Sums<Stored>& sums, int64_t count) {
+        for (int64_t r = 0; r < sums.rows; r += SUMS) {  // past the last row: whatever is there, dropped
             alignas(64) Out stored[HALVES * LANES];
-            const F half = load(at + r * OUTPUTS);
+            const F half = load(sums.at + r * OUTPUTS);
             if constexpr (HALVES == 1) {
                 store(stored, half);
             } else {
-                const TwoRegisters both = by_turns(half, load(at + HALF + r * OUTPUTS));
+                const TwoRegisters both = by_turns(half, load(sums.at + HALF + r * OUTPUTS));
                 store(stored, both.first), store(stored + LANES, both.second);
             }
-            for (int64_t own = 0; own < std::min<int64_t>(SUMS, rows - r); ++own) {
-                Out* row = y + (r + own) * matrix.y_stride;
-                if (count == WIDTH)
-                    std::memcpy(row, stored + own * WIDTH, WIDTH * sizeof(Out));
-                else
-                    std::copy_n(stored + own * WIDTH, count, row);
-            }
+            for (int64_t own = 0; own < SUMS; ++own)
+                std::memcpy(at + (r + own) * WIDTH + held, stored + own * HALVES * OUTPUTS, HALVES * OUTPUTS * sizeof(Out));
         }
+        held += count;
+    }
+    // Put them where a matrix has its outputs; `end`: the one behind them.
+    template <class Panel> void put_out(const Block<Panel>& block, const Matrix& matrix, int64_t end) {
+        Out* y = static_cast<Out*>(matrix.y) + block.first * matrix.y_stride + end - held;
+        for (int64_t r = 0; r < block.rows; ++r, y += matrix.y_stride) {
+            if (held == WIDTH)
+                std::memcpy(y, at + r * WIDTH, WIDTH * sizeof(Out));
+            else
+                std::copy_n(at + r * WIDTH, held, y);
+        }
+        held = 0;
     }
 };
 
@@ -257,6 +270,7 @@ template <class Panel, class Out> void products(Pool& pool, const Rows& x, int c
     for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
+        Lines<Out> lines;
         const Matrix* matrix = matrices;
         int64_t slice = item % all;
         for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
@@ -268,7 +282,8 @@ template <class Panel, class Out> void products(Pool& pool, const Rows& x, int c
                 panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
             block.run(panel);
             block.add_bias(*matrix, o, there, 0);
-            block.template put_out<2, Out>(*matrix, o, there);
+            lines.template add<2>(block, there);
+            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, *matrix, o + there);
         }
     });
 }
@@ -279,6 +294,7 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
     const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
+        Lines<typename Panel::Stored> lines;
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
@@ -287,7 +303,8 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, 1);
             block.gate(by);
-            block.template put_out<1, typename Panel::Stored>(gate, o, there);
+            lines.template add<1>(block, there);
+            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, gate, o + there);
         }
     });
 }
