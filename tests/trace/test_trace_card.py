@@ -12,7 +12,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price
-from ridgeline.trace.card import CardStep, card_clock, measure_on_card
+from ridgeline.trace.card import CardStep, card_clock, measure_on_card, without_gaps
 from ridgeline.trace.request import Subject, Wanted, trace
 from ridgeline.trace.tracer import Tracer
 from support.cards import events_of_the_processor, needs_card
@@ -41,6 +41,17 @@ def test_a_step_is_taken_apart_by_events(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.whole == pytest.approx(found.unhooked)
     assert (found.repeats, found.recorded) == (3, True)
     assert not any(part._forward_hooks for part in model.modules())
+
+
+def test_a_long_op_keeps_its_seconds() -> None:
+    """Events cost each call the same: of a product that takes as long as a thousand small ops nothing goes to them."""
+    own = [1e-3] + 100 * [2e-6]
+    with_events = [seconds + 3e-6 for seconds in own]
+    assert without_gaps(with_events, sum(own)) == pytest.approx(own)
+    # One that was shorter than the gap it is given: still more than nothing, and the step's seconds in all.
+    uneven = without_gaps([1e-6, 1e-3, 1e-3], 1.5e-3)
+    assert min(uneven) > 0
+    assert sum(uneven) == pytest.approx(1.5e-3)
 
 
 @needs_card

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.calibrate.card_timer import event, repeated, run_between_events, seconds_to_ask, whole_seconds
+from ridgeline.calibrate.steps import SHORTEST
 from ridgeline.ops.work import Work
 from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.tracer import Call, Tracer
@@ -80,4 +81,12 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]
             return [*map(seconds_of, pairs)]
 
         medians = [statistics.median(call) for call in zip(*repeated(split, _BUDGET_SECONDS), strict=True)]
-    return [seconds * whole / sum(medians) for seconds in medians]
+    return without_gaps(medians, whole)
+
+
+def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
+    """Seconds of calls that were timed one by one, of which a step takes `whole` together. An event keeps a kernel from
+    being started while the one before still runs, which costs a short one as much as a long one."""
+    gap = (sum(medians) - whole) / len(medians)
+    left = [max(SHORTEST, seconds - gap) for seconds in medians]
+    return [seconds * whole / sum(left) for seconds in left]
