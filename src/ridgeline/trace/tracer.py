@@ -9,7 +9,7 @@ interval that they time around it, `outside` is what else a call grows by when t
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -108,18 +108,24 @@ class Tracer:
                 remove()
 
     @contextmanager
-    def pairs(self, moment: Callable[[], torch.cuda.Event]) -> Iterator[list[Pair]]:
-        """While it lasts two events are recorded around every op that runs, and added to the list."""
+    def pairs(self, moment: Callable[[], torch.cuda.Event], places: Container[int]) -> Iterator[list[Pair]]:
+        """While it lasts two events are recorded around every op that runs whose place among them is one of these, and
+        added to the list."""
         found: list[Pair] = []
         begun: list[torch.cuda.Event] = []
+        place = -1
 
         def before(_: nn.Module, __: tuple[Any, ...]) -> None:
-            begun.append(moment())
-            begun[-1].record()
+            nonlocal place
+            place += 1
+            if place in places:
+                begun.append(moment())
+                begun[-1].record()
 
         def after(_: nn.Module, __: tuple[Any, ...], ___: Any) -> None:
-            found.append((begun.pop(), moment()))
-            found[-1][1].record()
+            if place in places:
+                found.append((begun.pop(), moment()))
+                found[-1][1].record()
 
         handles = [op.register_forward_pre_hook(before) for _, op in self.ops]
         handles += [op.register_forward_hook(after) for _, op in self.ops]
