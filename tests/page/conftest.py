@@ -24,7 +24,7 @@ from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from ridgeline.text import ChatTemplate, ChatTemplates
 from server.conftest import Running, running
 
@@ -136,7 +136,7 @@ def slow_steps(server: Running) -> Iterator[None]:
 def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
     """A server of an engine with what observes it."""
     service = service_of(llm, Queue(llm.info, settings), settings)
-    watching = Observability(service, settings, settings.models[0])
+    watching = of_one(service, service.llm, settings, settings.models[0])
     data = PageData({}, settings)
     try:
         with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:
