@@ -12,7 +12,7 @@ import typer
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.cli import options
-from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
@@ -175,6 +175,9 @@ def _serve_language(
         threads=threads,
         device=lambda: device_under(place, threads),
     )
+    guesses = None if served.settings is None else served.settings.speculation
+    if guesses is not None and guesses.method == "auto" and place.type != "cpu":
+        known_device(device_under(place, threads))
 
     def ready(url: str, llm: Engines) -> None:
         say_ready(url, llm, served.name, settings)

@@ -4,7 +4,6 @@ all of them do together."""
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,17 +26,6 @@ from ridgeline.server.telemetry.throughput import Throughput
 ROUTE = "/v1/replicas"
 
 logger = logging.getLogger("ridgeline.server")
-
-
-class _Counting(Protocol):
-    """Metrics, Throughput: an Observer (service.py) that reads an engine."""
-
-    llm: AsyncLLM
-
-    def refused(self, live: Live, error: ApiError) -> None: ...
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None: ...
-    def event(self, live: Live, event: Event) -> None: ...
-    def ended(self, live: Live, error: BaseException | None) -> None: ...
 
 
 class FirstMetrics(Metrics):
@@ -70,7 +58,8 @@ class _OfOne:
 
     def follow(self, replica: Replica) -> None:
         """Watch this one from now on."""
-        self.metrics.llm = self.throughput.llm = replica.llm
+        for observer in self.observers:
+            observer.follow(replica.llm)
         self.live_state = LiveState(self._service, replica.llm, replica.number)
         replica.llm.observers += [self.live_state.stepped, self.metrics.stepped, self.throughput.stepped]
 
@@ -96,6 +85,8 @@ class Replicas:
     def _changed(self) -> None:
         """Replicas have come or gone. The counts of a number stay for the next replica that has it."""
         replicas = self._fleet.replicas
+        for number in self._known.keys() - replicas.keys():
+            self._of[number].live_state.close()
         for number, replica in replicas.items():
             if self._known.get(number) is replica:
                 continue

@@ -64,6 +64,10 @@ class Metrics(Counts):
         self._achieved = _Achieved()
         self._prepare()
 
+    def follow(self, llm: Watched) -> None:
+        """Count another engine from now on, which has taken the place of the one before."""
+        self.llm, self._before, self._restarts = llm, Stats(), llm.restarts
+
     def _prepare(self) -> None:
         """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
         self._between = self._one("inter_token_latency_seconds")

@@ -36,6 +36,10 @@ class Throughput:
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
         self._was_idle = True
 
+    def follow(self, llm: Watched) -> None:
+        """Tell of another engine from now on, which has taken the place of the one before."""
+        self.llm, self._before = llm, Stats()
+
     def begin(self) -> None:
         """Say what there is room for."""
         info = self.llm.info
