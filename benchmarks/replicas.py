@@ -30,6 +30,7 @@ from serving import processor_seconds
 
 MODEL, INPUT, OUTPUT = "tales", 32, 128
 RIDGELINE = [sys.executable, "-m", "ridgeline"]
+SHOWN = ("requests", "ok", "failed", "rejected", "unfinished", "reasons", "duration", "tokens_per_second")
 BOTH, ONE, OTHER = "0,1", "0", "1"
 
 
@@ -49,7 +50,7 @@ class Up:
 
 
 @contextmanager
-def serving(replicas: int, cores: str) -> Iterator[Up]:
+def serving(replicas: int, cores: str, *more: str) -> Iterator[Up]:
     """A server of so many replicas, on these cores; one is served without Ray."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -66,7 +67,7 @@ def serving(replicas: int, cores: str) -> Iterator[Up]:
             "--threads",
             "1",
         ]
-        command += ["--replicas", str(replicas)] if replicas > 1 else []
+        command += [*more, *(["--replicas", str(replicas)] if replicas > 1 else [])]
         with log.open("w") as said:
             process = subprocess.Popen(command, stderr=said)
         try:
@@ -145,20 +146,18 @@ def rate(arguments: argparse.Namespace) -> None:
                 sum(used[pid] for pid in rest & used.keys()) / seconds,
             ]
             said = " | ".join(f"{share:.0%}" for share in shares)
-            print(f"| {name} | {tokens_a_second(found):.0f} | {tpot(found)} | {said} |", flush=True)
-
-
-def tokens_a_second(found: dict[str, Any]) -> float:
-    return float(found["output_tokens_per_second"])
+            print(f"| {name} | {found['metrics']['tokens_per_second']:.0f} | {tpot(found)} | {said} |", flush=True)
 
 
 def tpot(found: dict[str, Any]) -> str:
-    return f"{1e3 * found['tpot']['p50']:.1f} ms"
+    """The median; none where the client was late by too much to tell."""
+    told = (found["metrics"]["latencies"] or {}).get("tpot")
+    return "-" if told is None else f"{1e3 * told['p50']['mid']:.1f} ms"
 
 
 def kill(arguments: argparse.Namespace) -> None:
     """One of two dies under load: what bench serve saw, what the server logged."""
-    with serving(2, BOTH) as up:
+    with serving(2, BOTH, "--max-requests", str(arguments.running)) as up:
 
         def later() -> None:
             time.sleep(arguments.after)
@@ -170,9 +169,7 @@ def kill(arguments: argparse.Namespace) -> None:
             time.sleep(0.1)
         with urllib.request.urlopen(f"{up.url}/v1/replicas") as answer:
             said = json.load(answer)
-        print(
-            json.dumps({name: found[name] for name in found if name in ("requests", "completed", "failed", "errors")})
-        )
+        print({name: found["metrics"][name] for name in SHOWN if name in found["metrics"]})
         print(f"retried: {said['retried']}; restarts: {[each['restarts'] for each in said['replicas']]}")
         print(up.log.read_text())
 
@@ -184,7 +181,7 @@ def simulated(replicas: int, arguments: argparse.Namespace) -> None:
     command += ["--input", str(INPUT), "--output", str(OUTPUT)]
     command += ["--router", "least", "--signal-age", "0s"] if replicas > 1 else []
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    print(f"simulate, {replicas}: {tokens_a_second(json.loads(answer.stdout)):.0f} tok/s")
+    print(f"simulate, {replicas}: {json.loads(answer.stdout)['figures']['tokens_per_second']['mid']:.0f} tok/s")
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -192,7 +189,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("rate", "kill"))
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, default=640)
-    parser.add_argument("--after", type=float, default=4.0, help="seconds until one is killed")
+    parser.add_argument("--running", type=int, default=16, help="of kill: requests that an engine runs at a time")
+    parser.add_argument("--after", type=float, default=4.0, help="of kill: seconds until it is")
     arguments = parser.parse_args(given)
     rate(arguments) if arguments.what == "rate" else kill(arguments)
     for replicas in (1, 2):

@@ -261,28 +261,28 @@ def test_a_drafter_that_fails_is_asked_no_more(caplog: pytest.LogCaptureFixture)
     wanted = complete(token_engine(model), [[1], [2, 3]], params)
 
     class Failing(ReplayDrafter):
-        asked = 0
+        calls = 0
 
         def draft(self, asks: Sequence[Any]) -> Sequence[Sequence[int]]:
-            self.asked += 1
-            if self.asked > 3:
+            self.calls += 1
+            if self.calls > 3:
                 raise IndexError("of its own")
             return super().draft(asks)
 
         def forget(self, request: int) -> None:
-            assert self.asked <= 3, "what it keeps may be in any state"
+            assert self.calls <= 3, "what it keeps may be in any state"
 
     drafter = Failing(lambda _: None, 0.5, 41, seed=4)
     engine = token_engine(model, speculator=Speculator(drafter, 4, model.vocabulary))
     assert complete(engine, [[1], [2, 3]], params) == wanted
-    assert drafter.asked == 4
+    assert drafter.calls == 4
     assert [record.message for record in caplog.records] == [
         "what guesses tokens has failed, and nothing is guessed any more: IndexError: of its own"
     ]
     drafts = engine.stats.drafts
     assert drafts
     assert complete(engine, [[4, 5]], params) == complete(token_engine(model), [[4, 5]], params)
-    assert (drafter.asked, engine.stats.drafts) == (4, drafts)
+    assert (drafter.calls, engine.stats.drafts) == (4, drafts)
     assert_nothing_held(engine)
 
 

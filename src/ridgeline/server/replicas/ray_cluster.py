@@ -82,7 +82,7 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it would warn
     import ray
 
-    usual: dict[str, Any] = {"log_to_driver": True, "configure_logging": False, "logging_level": logging.ERROR}
+    usual: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     if address is None:
         usual |= {"num_cpus": cores, "num_gpus": cards, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         usual["object_store_memory"] = _OBJECT_STORE
