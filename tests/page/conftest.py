@@ -122,7 +122,7 @@ def until(page: "Page", holds: Callable[[], bool]) -> None:
 def slow_steps(server: Running) -> Iterator[None]:
     """The server's engine takes a fifth of a second longer for a step inside: what comes of a few dozen steps is under
     way until then, however slow a browser is."""
-    engine = server.service.llm._host._loaded.engine  # type: ignore[attr-defined]
+    engine = server.service.llm.host._loaded.engine  # type: ignore[attr-defined]
     step, over = engine.step, threading.Event()
     engine.step = lambda: (over.wait(0.2), step())[1]
     try:

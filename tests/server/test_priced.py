@@ -41,7 +41,7 @@ def priced() -> Iterator[Running]:
         with running(service, settings, routes=observability.routes()) as up:
             yield up
     finally:
-        llm._host.close()
+        llm.host.close()
 
 
 @pytest.mark.parametrize(

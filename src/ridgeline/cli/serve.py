@@ -146,7 +146,7 @@ def serve(
     check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
     check_priced(priced, engine, {"seed": seed is not None, "lora_modules": adapters.lora_modules})
-    replicas.check({"a pipeline of pictures": pipelines})
+    replicas.check(pipelines)
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:

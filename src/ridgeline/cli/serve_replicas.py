@@ -1,10 +1,10 @@
 """`ridgeline serve --replicas N`: several engines behind one front, on Ray."""
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.replica_options import CALM, EVERY, check_count, scaling_of
 from ridgeline.engine import placement
@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # a server of one engine does not wait for what several need
     from ridgeline.server.replicas.serving import ServedReplicas
 
 _replicas = options.panel("Replicas")
-
-logger = logging.getLogger("ridgeline.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +67,17 @@ class ReplicaFlags:
             raise ValueError("--scale says how many replicas there are; leave --replicas out")
         return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
 
-    def check(self, others: Mapping[str, Any]) -> None:
-        """Refuse what does not go together. others: what was given of options that are of one engine alone. Raises
-        ValueError."""
+    def check(self, pipelines: Sequence[Source]) -> None:
+        """Refuse what does not go together. pipelines: models that draw. Raises ValueError."""
         check_count(self.replicas)
         self.scaling()
         router_named(self.router or "least", 0)
         if not self.asked and self.router is not None:
             raise ValueError("--router is for --replicas 2 or more; leave it out")
-        for name, value in others.items() if self.asked else ():
-            if value:
-                raise ValueError(f"{name} is of a server of one engine; leave it out, or --replicas")
+        if self.asked and pipelines:
+            raise ValueError(
+                f"--replicas is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
+            )
 
 
 def share_of(flags: ReplicaFlags, served: Served) -> "Share":

@@ -16,7 +16,7 @@ from ridgeline.server.replicas.ray_actor import EngineActor, Listening
 PIP = "pip install 'ridgeline[ray]'"
 
 _OBJECT_STORE = 100 << 20  # bytes; nothing of ours is in it
-_PATIENCE = 10.0  # seconds until it is said that a replica waits for a place
+_PATIENCE = 10.0  # seconds that an address has to answer, and until it is said that a replica waits for a place
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -74,10 +74,8 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
     """The cluster at an address (`auto`: of this machine, or HOST:PORT), or a new one of this machine with so many
     cores and cards to deal out, which ends with it. Raises ValueError where Ray is not installed or none answers."""
     check_ray()
-    if address is not None and "://" in address:
-        raise ValueError(
-            f"--ray-address is {address!r}; run serve on a machine of the cluster and give auto, or its HOST:PORT"
-        )
+    if address is not None and address != "auto":
+        _check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it would warn
     import ray
@@ -91,14 +89,30 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         if address is None:
             raise ValueError(f"Ray did not start on this machine: {_line(error)}") from None
-        raise ValueError(
-            f"no Ray cluster answers at --ray-address {address} ({_line(error)}); start one with ray start --head, or "
-            "leave it out"
-        ) from None
+        raise _nobody(address, _line(error)) from None
     try:
         yield RayCluster(ray)
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raises ValueError for what is no HOST:PORT, and where nobody listens: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError(
+            f"--ray-address is {address!r}; run serve on a machine of the cluster and give auto, or its HOST:PORT"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except OSError as error:
+        raise _nobody(address, error.strerror or str(error)) from None
+
+
+def _nobody(address: str, why: str) -> ValueError:
+    return ValueError(
+        f"no Ray cluster answers at --ray-address {address} ({why}); start one with ray start --head, or leave it out"
+    )
 
 
 class RayPlace:
