@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ridgeline.engine.worker.place import NewLine
@@ -78,6 +79,8 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
         _check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it would warn
+    if _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray shows it to a cluster at HOST:PORT only if it is told to
     import ray
 
     usual: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
@@ -94,6 +97,12 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
         yield RayCluster(ray)
     finally:
         ray.shutdown()
+
+
+def _has_token() -> bool:
+    """Whether there is a token of a cluster where Ray looks for one."""
+    stated = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(stated) or (Path.home() / ".ray" / "auth_token").exists()
 
 
 def _check_address(address: str) -> None:
