@@ -14,7 +14,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.fleet import Fleet, Scaling, Split
+from ridgeline.simulate.fleet import Fleet, Split
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import run
@@ -23,6 +23,7 @@ from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.arrivals import SECOND, poisson
 from ridgeline.traffic.lengths import Fixed
 from ridgeline.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.traffic.scaling import Scaling
 from ridgeline.traffic.slo import parse_slo
 from ridgeline.traffic.trace import TraceRequest
 

@@ -640,9 +640,10 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already; a
     # server draws seeds from the third, and takes the key that a client gives. A model says what kind of model, a plan
     # takes several batches, and of adapters and formats some are run and some priced. A device is a card to price, or
-    # where something runs. A trace is priced where nothing is measured, a server for a card that it has not.
+    # where something runs. A trace is priced where nothing is measured, a server for a card that it has not. Replicas
+    # are simulated, on other signals and cards too, or run on Ray.
     own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora", "--device"}
-    own |= {"--priced"}
+    own |= {"--priced", "--replicas", "--router", "--scale"}
     assert set(differing) <= own, differing
 
 

@@ -22,6 +22,7 @@ from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.worker.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
+from ridgeline.engine.worker.place import ChildProcess
 from ridgeline.engine.worker.process import EngineProcess
 from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
@@ -37,6 +38,11 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[tuple[AsyncLLM, 
     process = await EngineProcess.start(str(folder), SETTINGS, threads=1, **options)
     async with asyncio.timeout(PATIENCE), AsyncLLM(process) as llm:
         yield llm, process
+
+
+def pid_of(process: EngineProcess) -> int:
+    assert isinstance(process.place, ChildProcess)
+    return process.place.pid
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,7 @@ def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) ->
             pages.clear()
             assert said_by(await server.generate("abc", GREEDY)) == said_by(wanted[0]), "the second is another"
             assert pages, "the second engine is watched as the first was"
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(pid_of(process), signal.SIGKILL)
             assert await asyncio.wrap_future(server.ended) == "its process was killed by signal 9"
             with pytest.raises(EngineDied, match="the engine is closed"):
                 await server.generate("abc", GREEDY)
@@ -153,7 +159,7 @@ async def die(server: AsyncLLM, process: EngineProcess) -> None:
     tasks = [asyncio.create_task(server.generate(p, dataclasses.replace(GREEDY, max_tokens=200))) for p in ("a", "b")]
     while server.awaited < 2 or server.stats.running < 2:
         await asyncio.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(pid_of(process), signal.SIGKILL)
     said = [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)]
     assert said == ["the engine stopped: its process was killed by signal 9"] * 2
     assert not server.alive
@@ -189,7 +195,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
         return real(["false"])
 
     real = subprocess.Popen
-    monkeypatch.setattr("ridgeline.engine.worker.process.subprocess.Popen", popen)
+    monkeypatch.setattr("ridgeline.engine.worker.place.subprocess.Popen", popen)
     with pytest.raises(RuntimeError, match="ended as it began, with exit code 1"):
         asyncio.run(EngineProcess.start(str(folder), SETTINGS))
     assert modes == ["srw-------", "drwx------"]

@@ -131,6 +131,13 @@ def test_a_process_is_a_rank_of_one_model(pair: Pair) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_an_engine_says_the_bytes_of_all_ranks(pair: Pair) -> None:
+    """Norms and what else is not divided every rank has, matrices once in all; keys and values as they were asked."""
+    one, two = pair.one.loaded.info(), pair.two.loaded.info()
+    assert one.weight_bytes <= two.weight_bytes < 1.1 * one.weight_bytes
+    assert abs(two.kv_bytes - one.kv_bytes) <= 0.05 * one.kv_bytes
+
+
 def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
     """Two all-reduces a layer, and one for the table of tokens, of the step's rows; the ledger has each with its
     measured seconds."""

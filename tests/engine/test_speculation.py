@@ -254,6 +254,47 @@ def test_tokens_a_step_are_those_of_the_formula(acceptance: float) -> None:
     assert stats.output_tokens == 400
 
 
+def test_a_drafter_that_fails_is_asked_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests that it was to help, and those after them, get the tokens that they would have without it."""
+    model = small_model(LLAMA)
+    params = replace(SAMPLED, max_tokens=20, ignore_eos=True)
+    wanted = complete(token_engine(model), [[1], [2, 3]], params)
+
+    class Failing(ReplayDrafter):
+        calls = 0
+
+        def draft(self, asks: Sequence[Any]) -> Sequence[Sequence[int]]:
+            self.calls += 1
+            if self.calls > 3:
+                raise IndexError("of its own")
+            return super().draft(asks)
+
+        def forget(self, request: int) -> None:
+            assert self.calls <= 3, "what it keeps may be in any state"
+
+    drafter = Failing(lambda _: None, 0.5, 41, seed=4)
+    engine = token_engine(model, speculator=Speculator(drafter, 4, model.vocabulary))
+    assert complete(engine, [[1], [2, 3]], params) == wanted
+    assert drafter.calls == 4
+    assert [record.message for record in caplog.records] == [
+        "what guesses tokens has failed, and nothing is guessed any more: IndexError: of its own"
+    ]
+    drafts = engine.stats.drafts
+    assert drafts
+    assert complete(engine, [[4, 5]], params) == complete(token_engine(model), [[4, 5]], params)
+    assert (drafter.calls, engine.stats.drafts) == (4, drafts)
+    assert_nothing_held(engine)
+
+
+def test_auto_says_that_it_knows_no_price(caplog: pytest.LogCaptureFixture) -> None:
+    llm = LLM("tales", EngineSettings(kv_bytes=2**24, speculation=Speculation("auto")), threads=1)
+    for _ in range(2):
+        llm.generate(PROMPTS[2], replace(GREEDY, max_tokens=4))
+    said = [record.message for record in caplog.records]
+    assert len(said) == 1
+    assert "price_on(price, device), or give the method ngram" in said[0]
+
+
 def test_acceptance_follows_what_is_seen() -> None:
     acceptance, draw = Acceptance(), random.Random(1)
     assert acceptance.of(1) == 0.5

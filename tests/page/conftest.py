@@ -24,7 +24,7 @@ from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from ridgeline.text import ChatTemplate, ChatTemplates
 from server.conftest import Running, running
 
@@ -122,7 +122,7 @@ def until(page: "Page", holds: Callable[[], bool]) -> None:
 def slow_steps(server: Running) -> Iterator[None]:
     """The server's engine takes a fifth of a second longer for a step inside: what comes of a few dozen steps is under
     way until then, however slow a browser is."""
-    engine = server.service.llm._host._loaded.engine  # type: ignore[attr-defined]
+    engine = server.service.llm.host._loaded.engine  # type: ignore[attr-defined]
     step, over = engine.step, threading.Event()
     engine.step = lambda: (over.wait(0.2), step())[1]
     try:
@@ -136,7 +136,7 @@ def slow_steps(server: Running) -> Iterator[None]:
 def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
     """A server of an engine with what observes it."""
     service = service_of(llm, Queue(llm.info, settings), settings)
-    watching = Observability(service, settings, settings.models[0])
+    watching = of_one(service, service.llm, settings, settings.models[0])
     data = PageData({}, settings)
     try:
         with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:

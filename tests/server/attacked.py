@@ -14,7 +14,7 @@ from ridgeline.server.admission import Queue
 from ridgeline.server.http.exchanges import log_exchange
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from server.conftest import Reply, Running, running
 from server.wire import connect, read_all, status_of
 
@@ -77,7 +77,7 @@ def attacked(
     settings = replace(settings or ServerSettings(), models=("tales",))
     llm = AsyncLLM(load_engine(model, EngineSettings(kv_bytes=64 << 20, limits=limits or Limits())))
     service = service_of(llm, Queue(llm.info, settings), settings)
-    watching = Observability(service, settings, "tales")
+    watching = of_one(service, llm, settings, "tales")
     try:
         with running(
             service, settings, routes=watching.routes(), observers=[log_exchange, watching.metrics.exchanged]

@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
 
 CONTEXT, VOCABULARY = 512, 2048
@@ -407,7 +407,7 @@ def test_49_a_record_is_not_written_over_another_file(server: Attacked, tmp_path
     dangling.symlink_to(tmp_path / "nowhere")
     for path in (kept, link, dangling, tmp_path, tmp_path / "none" / ".." / "x" / "y"):
         with pytest.raises(ValueError, match="record") as refused:
-            Observability(server.service, ServerSettings(record=str(path)), "tales")
+            of_one(server.service, server.service.llm, ServerSettings(record=str(path)), "tales")
         assert "\n" not in str(refused.value)
     assert kept.read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()

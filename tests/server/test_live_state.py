@@ -33,7 +33,7 @@ def run(script: Coroutine[Any, Any, None], monkeypatch: pytest.MonkeyPatch) -> N
 def served() -> tuple[Scripted, LiveState]:
     llm = Scripted()
     service = Service(llm, Gate())  # type: ignore[arg-type]
-    state = LiveState(service)
+    state = LiveState(service, service.llm)
     service.step_observers.append(state.stepped)
     return llm, state
 
@@ -197,10 +197,10 @@ def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         async with listening(state) as client:
             await client.read()
             with pytest.raises(ApiError) as refused:
-                await state._events(None)  # type: ignore[arg-type]
+                await state.events(None)  # type: ignore[arg-type]
             assert refused.value.status == 429
         await turn()
-        await state._events(None)  # type: ignore[arg-type]
+        await state.events(None)  # type: ignore[arg-type]
 
     run(script(), monkeypatch)
 
@@ -209,15 +209,15 @@ def test_many_who_ask_for_the_state_stop_the_engine_once(monkeypatch: pytest.Mon
     async def script() -> None:
         llm, state = served()
         monkeypatch.setattr(live_state, "FRAME_SECONDS", 3600)
-        answers = [await state._state(None) for _ in range(3)]  # type: ignore[arg-type]
+        answers = [await state.state(None) for _ in range(3)]  # type: ignore[arg-type]
         assert llm.looks == 1
         assert len({bytes(answer.body) for answer in answers}) == 1
         monkeypatch.setattr(live_state, "FRAME_SECONDS", -1)
-        await state._state(None)  # type: ignore[arg-type]
+        await state.state(None)  # type: ignore[arg-type]
         assert llm.looks == 2
         llm.alive = False
         with pytest.raises(ApiError) as refused:
-            await state._state(None)  # type: ignore[arg-type]
+            await state.state(None)  # type: ignore[arg-type]
         assert refused.value.status == 503
 
     run(script(), monkeypatch)
@@ -230,7 +230,7 @@ def test_many_who_ask_for_the_state_stop_the_engine_once(monkeypatch: pytest.Mon
 def server(tales: Loaded) -> Iterator[Running]:
     llm = AsyncLLM(tales)
     service = Service(llm, Everybody())
-    state = LiveState(service)
+    state = LiveState(service, service.llm)
     service.step_observers.append(state.stepped)
     try:
         with running(service, ServerSettings(models=("tales",)), routes=state.routes()) as up:
@@ -257,7 +257,7 @@ def _picture(pages: list[list[Any]]) -> dict[int, tuple[Any, ...]]:
 
 
 def test_the_state_of_a_server_and_its_events_end_in_the_same_picture(server: Running) -> None:
-    pool = server.service.llm._host._engine.ledger.pool  # type: ignore[attr-defined]
+    pool = server.service.llm.host._engine.ledger.pool  # type: ignore[attr-defined]
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
         closing(events(connection)) as stream,

@@ -18,7 +18,7 @@ from ridgeline.engine.worker.process import Start
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import PRICED, Served, service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from ridgeline.simulate.served import FILLER, priced_engine
 from server.conftest import Running, running
 
@@ -36,12 +36,12 @@ def priced() -> Iterator[Running]:
     llm = AsyncLLM(priced_engine(Start(NAME, served.settings, device=served.device(), maker=served.maker)))
     settings = ServerSettings(models=(NAME,), priced=CARD)
     service = service_of(llm, Queue(llm.info, settings), settings)
-    observability = Observability(service, settings, NAME)
+    observability = of_one(service, llm, settings, NAME)
     try:
         with running(service, settings, routes=observability.routes()) as up:
             yield up
     finally:
-        llm._host.close()
+        llm.host.close()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ridgeline.server.api.fields import NEUTRAL, REFUSED
 from ridgeline.server.api.vectors import EmbeddingFields, encoded, parts
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 from server.conftest import Running, running
 from support.checkpoints import edit_config
 from support.embedders import TEXTS, state_pooling, write_bert
@@ -33,7 +33,7 @@ def served(folder: Path, engine: EngineSettings | None = None) -> Iterator[Runni
     """A server of a folder, with what observes it."""
     llm, settings = AsyncLLM(load_engine(str(folder), engine)), ServerSettings(models=("vectors",))
     service = service_of(llm, Queue(llm.info, settings), settings)
-    watching = Observability(service, settings, "vectors")
+    watching = of_one(service, llm, settings, "vectors")
     try:
         with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
             yield up

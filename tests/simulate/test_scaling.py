@@ -10,7 +10,7 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.fleet import Fleet, Scaling
+from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Columns, measure
 from ridgeline.simulate.run import run
@@ -18,6 +18,7 @@ from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.scaling import Scaling
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine

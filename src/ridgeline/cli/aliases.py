@@ -91,13 +91,13 @@ ALIASES: tuple[Alias, ...] = (
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
     Means(("--tensor-parallel-size", "-tp"), "--tensor-parallel"),
     Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
-    Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
+    Means(("--data-parallel-size", "-dp"), "--replicas"),
+    Same(("--data-parallel-size", "-dp"), ("1",), "one process has one engine; give 1, or serve with --replicas"),
     Same(
         ("--data-parallel-size", "-dp"), ("1",),
         "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
         marks="--compare",
     ),
-    Means(("--data-parallel-size", "-dp"), "--replicas"),
     Same(
         ("--enable-expert-parallel",), ("false",),
         "each expert is priced as divided over all --devices; for requests divided among them too give "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ridgeline.engine import LLM, EngineSettings
     from ridgeline.engine.speculation.settings import Speculation
     from ridgeline.ops.formats import Format
+    from ridgeline.roofline.device import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +111,22 @@ class GuessingFlags(EngineFlags):
         return named(self.speculate, self.speculate_tokens)
 
 
+def known_device(device: "Device | None") -> "Device":
+    """A device that steps are predicted on. Raises ValueError where nothing is known of a card."""
+    if device is None:
+        raise ValueError(
+            "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
+            "once, or give ngram"
+        )
+    return device
+
+
 def predicted(llm: "LLM") -> "LLM":
     """An engine that knows what its steps are predicted to take, where that decides whether it guesses. Raises
     ValueError on a card that is not calibrated."""
     speculator = llm.engine.speculator
     if speculator is not None and speculator.priced:
-        device = options.device_under(llm.loaded.device, llm.threads)
-        if device is None:
-            raise ValueError(
-                "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
-                "once, or give ngram"
-            )
+        device = known_device(options.device_under(llm.loaded.device, llm.threads))
         speculator.price_on(llm.loaded.price, llm.loaded.joined(device))
     return llm
 

@@ -12,22 +12,23 @@ import typer
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.cli import options
-from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
 from ridgeline.cli.options import device_named, device_under
 from ridgeline.cli.request import draws_too
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
+from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
 from ridgeline.cli.simulate import check_continues
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine import placement
-from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.host import check_threads, threads_for
+from ridgeline.host import check_threads, cores, threads_for
 from ridgeline.models import build_to_run
 from ridgeline.server.http.auth import read_keys
 from ridgeline.server.serve import Model, Servable, Served, run_server
+from ridgeline.server.service import Engines
 from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
 
@@ -129,6 +130,7 @@ def serve(
     engine: TextFlags,
     adapters: AdapterFlags,
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
+    replicas: ReplicaFlags,
     priced: PricedFlags,
     limits: LimitFlags,
 ) -> int:
@@ -144,10 +146,11 @@ def serve(
     check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
     check_priced(priced, engine, {"seed": seed is not None, "lora_modules": adapters.lora_modules})
+    replicas.check(pipelines)
     if priced.priced is not None:
-        return _serve_priced(sources, settings, engine, priced)
+        return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
-        return _serve_language(writers[0], settings, engine, adapters, seed)
+        return _serve_language(writers[0], settings, engine, adapters, seed, replicas)
     pictures = served_pictures(pipelines, engine.threads)
     if not writers:
         return _run(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
@@ -155,25 +158,56 @@ def serve(
 
 
 def _serve_language(
-    model: Source, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+    model: Source,
+    settings: ServerSettings,
+    engine: TextFlags,
+    adapters: AdapterFlags,
+    seed: int | None,
+    replicas: ReplicaFlags,
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = threads_for(weight_bytes(built), engine.threads, engine.tensor_parallel)
+    if engine.threads is None and replicas.ray_address is None:  # all replicas are on this machine
+        threads = min(threads, max(1, cores() // (engine.tensor_parallel * most_replicas(replicas))))
     place = placement.device_named(engine.device)
     served = replace(
         _served(model, settings, engine, adapters, seed),
         threads=threads,
         device=lambda: device_under(place, threads),
     )
+    guesses = None if served.settings is None else served.settings.speculation
+    if guesses is not None and guesses.method == "auto" and place.type != "cpu":
+        known_device(device_under(place, threads))
 
-    def ready(url: str, llm: AsyncLLM) -> None:
+    def ready(url: str, llm: Engines) -> None:
         say_ready(url, llm, served.name, settings)
         _say_draws(model)
 
-    return _run(served, settings, ready)
+    return _run_engines(served, settings, replicas, ready)
 
 
-def _serve_priced(sources: Sequence[Source], settings: ServerSettings, engine: TextFlags, priced: PricedFlags) -> int:
+def _run_engines(
+    served: Served, settings: ServerSettings, replicas: ReplicaFlags, ready: Callable[[str, Engines], None]
+) -> int:
+    """A server of a model on one engine, or on several."""
+    if not replicas.asked:
+        return _run(served, settings, ready)
+    from ridgeline.server.replicas.ray_cluster import check_ray, ray_cluster
+
+    check_ray()
+    share, most = share_of(replicas, served), most_replicas(replicas)
+    with ray_cluster(replicas.ray_address, most * share.cores, most * share.cards) as cluster:
+        several = served_replicas(served, replicas, cluster, share)
+        return _run(several, settings, lambda url, started: ready(url, started.fleet))
+
+
+def _serve_priced(
+    sources: Sequence[Source],
+    settings: ServerSettings,
+    engine: TextFlags,
+    priced: PricedFlags,
+    replicas: ReplicaFlags,
+) -> int:
     """A language model's routes on which none runs. Raises ValueError for models that continue no texts."""
     if len(sources) > 1:
         raise ValueError("--priced is of one language model; leave the others out")
@@ -181,11 +215,11 @@ def _serve_priced(sources: Sequence[Source], settings: ServerSettings, engine: T
     served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
     title = priced_cards(served)
 
-    def ready(url: str, llm: AsyncLLM) -> None:
+    def ready(url: str, llm: Engines) -> None:
         say_ready(url, llm, served.name, settings)
         logger.warning(f"no model runs here: steps take what they would on {title}, and answers are filler")
 
-    return _run(served, replace(settings, priced=title), ready)
+    return _run_engines(served, replace(settings, priced=title), replicas, ready)
 
 
 def _serve_together(
@@ -269,9 +303,9 @@ def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
     logger.info(f"limits: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
-def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
+def say_ready(url: str, llm: Engines, name: str, settings: ServerSettings) -> None:
     """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
-    _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings)
+    _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
 
 
@@ -283,9 +317,11 @@ def say_together(url: str, served: "ServedTogether", models: "Together", setting
     logger.info(f"limits of {drawing}: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
-def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> None:
+def _say_serving(url: str, names: str, count: int, settings: ServerSettings, replicas: int = 1) -> None:
     who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
     threads = f"{count} thread{'s' if count > 1 else ''}"
+    if replicas > 1:
+        threads = f"{replicas} replicas of {threads} each"
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
     if said := slower():
         logger.warning(said)
@@ -306,7 +342,7 @@ def _drawing_limits(settings: ServerSettings) -> str:
     )
 
 
-def _writing_limits(llm: AsyncLLM, settings: ServerSettings) -> str:
+def _writing_limits(llm: Engines, settings: ServerSettings) -> str:
     info = llm.info
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
     return (

@@ -8,20 +8,20 @@ from typing import Annotated
 
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
+from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, pair, scaling_of
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
-from ridgeline.simulate.fleet import Fleet, Scaling, Split
+from ridgeline.simulate.fleet import Fleet, Split
 from ridgeline.simulate.replica import Machine
 from ridgeline.traffic.routers import router_named
+from ridgeline.traffic.scaling import Scaling
 
 _fleet = options.panel("Replicas")
-MAX_REPLICAS = 1024
 
 _COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
-_PAIR = re.compile(r"(\d+):(\d+)")
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
 _BYTES = {"GB": 1e9, "MB": 1e6, "Gb": 1e9 / 8, "Mb": 1e6 / 8}
-_EVERY, _CALM, _STORAGE = "10s", "60s", "2GB/s"
+_STORAGE = "2GB/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class FleetFlags:
         str | None, _fleet("From how many to how many replicas come and go with the requests, like 1:8.", metavar="A:B")
     ] = None
     scale_at: Annotated[int | None, _fleet("Requests under way that --scale aims at for each replica.")] = None
-    scale_every: Annotated[str | None, _fleet(f"From one look of --scale to the next; {_EVERY} by default.")] = None
+    scale_every: Annotated[str | None, _fleet(f"From one look of --scale to the next; {EVERY} by default.")] = None
     scale_calm: Annotated[
-        str | None, _fleet(f"Without a change for so long before a replica goes; {_CALM} by default.")
+        str | None, _fleet(f"Without a change for so long before a replica goes; {CALM} by default.")
     ] = None
     storage: Annotated[
         str | None, _fleet(f"What a replica that starts reads its weights at; {_STORAGE} by default.")
@@ -70,10 +70,9 @@ class FleetFlags:
         """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""
         split, scaling = self._split(), self._scaling(case)
         others = tuple(machine(on(device)) for device in self._also())
-        count = sum(_pair(self.split, "--split")) if self.split is not None else self.replicas
+        count = sum(pair(self.split, "--split")) if self.split is not None else self.replicas
         count = scaling.least if scaling is not None else count
-        if not 1 <= self.replicas <= MAX_REPLICAS:
-            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
+        check_count(self.replicas)
         if count + len(others) > MAX_REPLICAS:
             raise ValueError(f"{count + len(others):,} replicas in all are too many; ask for {MAX_REPLICAS:,} at most")
         if count + len(others) == 1 and scaling is None and (self.router or self.signal_age):
@@ -105,7 +104,7 @@ class FleetFlags:
                 raise ValueError(f"--{name} is of replicas that do all; with --split none does: leave one of them out")
         if self.replicas != 1:
             raise ValueError("--split says how many replicas there are; leave --replicas out")
-        prompts, _ = _pair(self.split, "--split")
+        prompts, _ = pair(self.split, "--split")
         return Split(prompts, _bandwidth(self.link, "--link"))
 
     def _scaling(self, case: Case) -> Scaling | None:
@@ -117,26 +116,10 @@ class FleetFlags:
             return None
         if self.replicas != 1 or self.also is not None:
             raise ValueError("--scale says how many replicas there are; leave --replicas and --also out")
-        if self.scale_at is None or self.scale_at < 1:
-            raise ValueError("--scale wants --scale-at, the requests under way that each replica is to have, like 32")
-        least, most = _pair(self.scale, "--scale")
-        if least > most:
-            raise ValueError(f"--scale is {self.scale!r}; write the fewer replicas first, like 1:8")
         reading = case.price.weights_on(case.device) * case.setup.devices
         reading /= _bandwidth(self.storage or _STORAGE, "--storage")
         beside = 0.0 if self.start_up is None else parse_seconds(self.start_up, "--start-up")
-        every = parse_seconds(self.scale_every or _EVERY, "--scale-every")
-        calm = parse_seconds(self.scale_calm or _CALM, "--scale-calm")
-        nanoseconds = (round(each * 1e9) for each in (every, calm, reading + beside))
-        return Scaling(least, most, self.scale_at, *nanoseconds)
-
-
-def _pair(text: str, option: str) -> tuple[int, int]:
-    """Of `1:2`. Raises ValueError naming the option."""
-    match = _PAIR.fullmatch(text.strip())
-    if match is None or not (1 <= int(match[1]) <= MAX_REPLICAS and 1 <= int(match[2]) <= MAX_REPLICAS):
-        raise ValueError(f"{option} is {text!r}; write two numbers of replicas from 1 to {MAX_REPLICAS}, like 1:2")
-    return int(match[1]), int(match[2])
+        return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm, reading + beside)
 
 
 def _bandwidth(text: str, option: str) -> float:

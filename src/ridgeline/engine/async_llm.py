@@ -99,13 +99,15 @@ class AsyncLLM:
             raise ValueError(
                 f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
             )
-        self._host: Host = EngineThread(model) if isinstance(model, Loaded) else model
-        self.texts, self.info = self._host.texts, self._host.info
+        self.host: Host = EngineThread(model) if isinstance(model, Loaded) else model
+        self.texts, self.info = self.host.texts, self.host.info
         self.stats = Stats()
         self.alive = True
         """Whether requests are taken now."""
         self.restarts = 0
         """Times the engine came back after it had died."""
+        self.why = ""
+        """Why it died, the last time that it did."""
         self.ended: Future[str] = Future()
         """Done, with the reason, when the engine is gone for good."""
         self.observers: list[StepObserver] = []
@@ -122,7 +124,7 @@ class AsyncLLM:
         """Messages that came from the engine."""
         self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
         self._transcript = self.texts.transcript()  # touched by whoever brings the engine's messages alone
-        self._host.connect(self._receive)
+        self.host.connect(self._receive)
 
     def __repr__(self) -> str:
         info, state = self.info, "" if self.alive else ", closed" if self.ended.done() else ", starting again"
@@ -220,7 +222,7 @@ class AsyncLLM:
     def watch(self, on: bool) -> None:
         """Have page observers told of the pages that change, or no longer."""
         self._watched = on
-        self._host.send(Watch(on))
+        self.host.send(Watch(on))
 
     def look(self, told: Callable[[Snapshot | None], None], *, pages: bool = True) -> None:
         """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
@@ -230,7 +232,7 @@ class AsyncLLM:
             if alive:
                 self._lookers.append(told)
         if alive:
-            self._host.send(Look(pages))
+            self.host.send(Look(pages))
         else:
             told(None)
 
@@ -241,12 +243,12 @@ class AsyncLLM:
         with self._lock:
             self._refuse_if_gone()
             answer = self._questions.ask(ticket)
-        self._host.send(Inspect(ticket, question))
+        self.host.send(Inspect(ticket, question))
         return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
         """End the engine after its present step. Requests under way get an EngineDied."""
-        self._host.close()
+        self.host.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -265,7 +267,7 @@ class AsyncLLM:
             params = replace(caller.params, stop=())
         begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
         read = given if isinstance(given, Features) else list(given)
-        self._host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
+        self.host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
 
     def _refuse_if_gone(self) -> None:
         if not self.alive:
@@ -279,7 +281,7 @@ class AsyncLLM:
         caller.left = True
         if caller.ticket in self._callers and caller.request is not None:
             self._forget(caller.ticket, caller.request)
-            self._host.send(Abort(caller.request))
+            self.host.send(Abort(caller.request))
 
     def _forget(self, ticket: int, request: int) -> None:
         self._callers.pop(ticket, None)
@@ -306,7 +308,7 @@ class AsyncLLM:
             self.info, self.alive = message.info, True
             self.restarts += 1
             if self._watched:
-                self._host.send(Watch(True))
+                self.host.send(Watch(True))
 
     def _refused(self, refused: Refused) -> None:
         error = RuntimeError(refused.reason) if refused.fault else ValueError(refused.reason)
@@ -343,7 +345,7 @@ class AsyncLLM:
         else:
             events, stops = [with_text(event) for event in stepped.events], []
         for stop in stops:
-            self._host.send(StopChoice(stop))
+            self.host.send(StopChoice(stop))
         told: list[tuple[_Caller, Event | Exception]] = []
         for event in events:
             caller = self._by_request.get(event.request)
@@ -357,7 +359,7 @@ class AsyncLLM:
 
     def _died(self, died: Died) -> None:
         with self._lock:
-            self.alive = False
+            self.alive, self.why = False, died.reason
             callers, self._callers, self._by_request = list(self._callers.values()), {}, {}
             lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.transcript()

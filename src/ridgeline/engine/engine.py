@@ -145,6 +145,11 @@ class Engine:
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
+    def number_from(self, first: int) -> None:
+        """The next request's id, for engines whose requests one server tells apart by theirs."""
+        assert not self.requests, "the numbers of those under way may not come again"
+        self._next_id = first
+
     def add(
         self,
         prompt: Sequence[int],

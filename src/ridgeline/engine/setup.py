@@ -174,8 +174,8 @@ class Loaded:
             requests=limits.requests,
             step_tokens=limits.tokens,
             threads=torch.get_num_threads(),
-            weight_bytes=self.weight_bytes,
-            kv_bytes=layout.nbytes,
+            weight_bytes=self.weight_bytes * self.price.devices,  # each rank has as many
+            kv_bytes=layout.nbytes * self.price.devices,
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
             dtype=str(self.model.storage.dtype).removeprefix("torch."),

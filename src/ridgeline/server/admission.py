@@ -27,12 +27,17 @@ class Queue:
 
     def __init__(self, info: EngineInfo, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds."""
-        queued, tokens = settings.queued_requests, settings.queued_tokens
-        self.places = info.requests + (4 * info.requests if queued is None else queued)
-        self.tokens = 2 * info.capacity if tokens is None else tokens
+        self._settings = settings
+        self.resize(info)
         self.draining = False
         self._inside: dict[Live, None] = {}
         self._retry = RetryAfter(clock)
+
+    def resize(self, info: EngineInfo) -> None:
+        """Places for an engine, or for as many as there are now."""
+        queued, tokens = self._settings.queued_requests, self._settings.queued_tokens
+        self.places = info.requests + (4 * info.requests if queued is None else queued)
+        self.tokens = 2 * info.capacity * info.replicas if tokens is None else tokens
 
     def admit(self, live: Live) -> None:
         """Count a request in. Raises ApiError: 400 where it asks for more than there are places, 429 where the queue is

@@ -37,9 +37,9 @@ from ridgeline.server.http.health import Health, Watched
 from ridgeline.server.http.listener import listen, most_connections, url_of
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.http.protocol import protocol_of
-from ridgeline.server.service import Service
+from ridgeline.server.service import Engines, Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import Observability, of_one
 from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
 
 PRICED = "x-ridgeline-priced"
@@ -93,7 +93,20 @@ class Served:
         """The engine behind its routes, with what watches it."""
         queue = Queue(llm.info, settings)
         service = service_of(llm, queue, settings)
-        observability = Observability(service, settings, settings.models[0])
+        observability = of_one(service, llm, settings, settings.models[0])
+        async with self.behind_routes(llm, service, queue, observability, settings) as serving:
+            yield serving
+
+    @asynccontextmanager
+    async def behind_routes(
+        self,
+        llm: "Watchable",
+        service: Service,
+        queue: Queue,
+        observability: Observability,
+        settings: ServerSettings,
+    ) -> AsyncIterator["Serving"]:
+        """The routes of an engine, or of several as one."""
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
             app = build_app(
                 service,
@@ -104,17 +117,21 @@ class Served:
             )
             yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 
-    def priced(self, llm: AsyncLLM, settings: ServerSettings) -> Mapping[str, str]:
+    def priced(self, llm: Engines, settings: ServerSettings) -> Mapping[str, str]:
         """What opens the model that the page has a price of, by its name; nothing for one that writes no text."""
         return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
-    def speech(self, llm: AsyncLLM) -> SpeechVocabulary | None:
+    def speech(self, llm: Engines) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
         uploads is not installed."""
         vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
         if vocabulary is not None:
             check_packages()
         return vocabulary
+
+
+class Watchable(Engines, Watched, Protocol):
+    """What completes prompts, as health watches it."""
 
 
 class Door(Protocol):
@@ -275,7 +292,7 @@ def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[Exch
     return HTTPServer(config)
 
 
-def service_of(llm: AsyncLLM, queue: Queue, settings: ServerSettings) -> Service:
+def service_of(llm: Engines, queue: Queue, settings: ServerSettings) -> Service:
     """A service that holds requests to the limits of time."""
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
 

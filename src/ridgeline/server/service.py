@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from ridgeline.engine.async_llm import AsyncLLM, StepObserver
+from ridgeline.engine.async_llm import StepObserver, Take
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
-from ridgeline.engine.worker.messages import StepReport
+from ridgeline.engine.texts import Prompt, Texts
+from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError
 
@@ -48,6 +49,42 @@ class Live:
     fail: Callable[[Exception], None] | None = None
     adapter: str = ""
     together: int = 1
+
+
+class Engines(Protocol):
+    """What completes prompts: an AsyncLLM, which says what these are, or several as one (replicas/fleet.py)."""
+
+    observers: list[StepObserver]
+
+    @property
+    def texts(self) -> Texts: ...
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def stats(self) -> Stats: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        take: Take,
+        *,
+        encoder: EncoderInput = (),
+        root: bytes = b"",
+        adapter: str = "",
+        added: Callable[[int], None] | None = None,
+        sections: bool = True,
+    ) -> Callable[[], None]: ...
+
+    async def inspect(self, question: bytes) -> bytes: ...
 
 
 class Observer(Protocol):
@@ -95,7 +132,7 @@ class Service:
 
     def __init__(
         self,
-        llm: AsyncLLM,
+        llm: Engines,
         admission: Admission,
         observers: Iterable[Observer] = (),
         *,
@@ -189,6 +226,8 @@ class Service:
 
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
+            if live.request is not None and self.by_request.get(live.request) is live:
+                del self.by_request[live.request]  # the engine that called it so has died, and another has it
             live.request, self.by_request[request] = request, live
 
     def bind(self) -> asyncio.AbstractEventLoop:

@@ -1,9 +1,9 @@
 """A fleet: the replicas under one stream of requests, how those are dealt, and what comes and goes."""
 
-import math
 from dataclasses import dataclass
 
 from ridgeline.simulate.replica import Machine
+from ridgeline.traffic.scaling import Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,27 +15,6 @@ class Split:
 
     prompts: int
     bandwidth: float
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Replicas that come and go with the requests under way.
-
-    least, most: replicas. each: requests under way that a replica is to have. period: nanoseconds between two looks.
-    calm: nanoseconds without a change before one goes. start_up: nanoseconds from asking for one until it takes
-    requests.
-    """
-
-    least: int
-    most: int
-    each: int
-    period: int
-    calm: int
-    start_up: int
-
-    def wanted(self, under_way: int) -> int:
-        """Replicas for so many requests under way."""
-        return min(self.most, max(self.least, math.ceil(under_way / self.each)))
 
 
 @dataclass(frozen=True, slots=True)

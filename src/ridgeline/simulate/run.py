@@ -214,10 +214,10 @@ class _Run:
             self.clock.to(now)
             there = [each for each in self.replicas if each.until is None]
             staying = sum(each.taking or each.starts(scaling.start_up, now) for each in there)
-            wanted = scaling.wanted(sum(len(each.live) for each in there))
-            if wanted > staying:
-                self._start(wanted - staying, now + scaling.start_up)
-            elif wanted < staying and now - self.changed >= scaling.calm:
+            change = scaling.change(sum(len(each.live) for each in there), staying, now - self.changed)
+            if change > 0:
+                self._start(change, now + scaling.start_up)
+            elif change < 0:
                 self._stop(now)
 
     def _start(self, count: int, up: int) -> None:

@@ -1,6 +1,7 @@
 """Speculator: what the engine has of speculation. Before a step, which guesses it may run; after it, how right they
 were."""
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from ridgeline.engine.guidance import Guide
@@ -12,9 +13,11 @@ from ridgeline.engine.speculation.gate import Gate
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
+logger = logging.getLogger(__name__)
+
 
 class Speculator:
-    """Asks a drafter for guesses, cuts off what cannot follow, and counts.
+    """Asks a drafter for guesses, cuts off what cannot follow, and counts. A drafter that fails is asked no more.
 
     drafts, draft_tokens, accepted_tokens, accepted_at: as of Stats.
     """
@@ -24,6 +27,7 @@ class Speculator:
         priced: guess only where a gate says that it pays (`price_on`)."""
         self.drafter, self.tokens, self.outputs, self.priced = drafter, tokens, outputs, priced
         self._gate: Gate | None = None
+        self._failed = self._said = False
         self._acceptance = Acceptance()
         self._guesses: dict[Request, Sequence[int]] = {}
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
@@ -42,14 +46,34 @@ class Speculator:
     def guesses(self, scheduler: Scheduler) -> dict[Request, Sequence[int]]:
         """Guesses for the next step, by request; none where they are not predicted to pay."""
         if self.priced and self._gate is None:
+            self._say_unpriced()
             return {}
-        asks = list(self._asks(scheduler.running))
-        found = dict(zip((ask.request for ask in asks), self.drafter.draft(asks) if asks else (), strict=True))
+        asks = [] if self._failed else list(self._asks(scheduler.running))
+        found = dict(zip((ask.request for ask in asks), self._drafted(asks), strict=True))
         self._guesses = {request: own for request, all_of in found.items() if (own := self._fit(request, all_of))}
         if self._gate is None or not self._guesses:
             return self._guesses
         most = self._gate.most(scheduler, self._guesses, self._acceptance)
         return {request: own[:most] for request, own in self._guesses.items()} if most else {}
+
+    def _drafted(self, asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
+        """A drafter's guesses. Requests do not need them: where it fails they go on without, and so do all after."""
+        try:
+            return self.drafter.draft(asks) if asks else ()
+        except Exception as error:
+            self._failed = True
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            logger.warning("what guesses tokens has failed, and nothing is guessed any more: %s", reason)
+            return [()] * len(asks)
+
+    def _say_unpriced(self) -> None:
+        """Once, that nothing will be guessed."""
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "speculation is 'auto' and nothing is known of what steps take here: nothing is guessed; call "
+                "engine.speculator.price_on(price, device), or give the method ngram"
+            )
 
     def _asks(self, running: Iterable[Request]) -> Iterable[Ask]:
         """Requests that have a token, from whose prompt no further choice is to start, and whose next one alone is
@@ -93,4 +117,5 @@ class Speculator:
         """A request has ended."""
         self._guesses.pop(request, None)
         self._acceptance.forget(request.id)
-        self.drafter.forget(request.id)
+        if not self._failed:
+            self.drafter.forget(request.id)

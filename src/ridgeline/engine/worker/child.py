@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import torch
 
 from ridgeline.checkpoint.fill import Progress
-from ridgeline.engine.engine import EngineLost
+from ridgeline.engine.engine import WALL_CLOCK, EngineLost
 from ridgeline.engine.setup import Loaded, load_with_threads
 from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
-from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
+from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine, first_of
 from ridgeline.engine.worker.named import function_named
 from ridgeline.engine.worker.process import Loading, Maker, NotLoaded, Start
 from ridgeline.frames import Frames
@@ -57,27 +57,33 @@ class Child:
 
 
 def main() -> None:
-    """Load what the first message says and run until the connection ends."""
-    keep_freed_memory()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
-        signal.signal(number, signal.SIG_IGN)
+    """Connect, and run an engine."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(sys.argv[1])
-        child = Child(connection)
         try:
-            loop = _loaded(child, child.first())
-            if loop is not None:
-                loop.run(child.inbox)
+            run(connection)
         except EngineLost as error:
             print(f"ridgeline: {error}", file=sys.stderr)
             sys.exit(1)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            pass  # the server is gone
+
+
+def run(connection: socket.socket) -> None:
+    """Load what the first message says and run until the connection ends. Raises EngineLost."""
+    keep_freed_memory()
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
+        signal.signal(number, signal.SIG_IGN)
+    child = Child(connection)
+    try:
+        loop = _loaded(child, child.first())
+        if loop is not None:
+            loop.run(child.inbox)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the server is gone
 
 
 def _loaded(child: Child, start: Start) -> EngineLoop | None:
     """The engine, ready, and said to be; None where it could not be loaded, which is said too."""
-    told = 0
+    told, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
 
     def progress(done: int, total: int) -> None:
         nonlocal told
@@ -97,6 +103,9 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
         child.tell(NotLoaded(reason, refused=False))
         return None
     torch.set_num_threads(threads)
+    if behind:
+        loaded.engine.clock = lambda: WALL_CLOCK() + behind
+    loaded.engine.number_from(first_of(start.replica))
     device = None if start.device is None else loaded.joined(start.device)
     inspect = inspection(start.inspector, loaded, device)
     loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)

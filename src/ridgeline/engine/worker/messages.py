@@ -16,6 +16,18 @@ from ridgeline.engine.kv.pool import PageState
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS
 
+_REQUESTS = 1 << 40  # numbers that a replica has for its requests: a page reads 2**53 of them exactly
+
+
+def first_of(replica: int) -> int:
+    """The number of the first request of one of several engines behind a server."""
+    return replica * _REQUESTS + 1
+
+
+def replica_of(request: int) -> int:
+    """Which of them a request is with."""
+    return request // _REQUESTS
+
 
 class VectorInfo(msgspec.Struct, frozen=True):
     """What is said of a model whose answer to a text is a vector.
@@ -45,7 +57,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     are loaded. vectors: None of a model that generates. encoder_context: positions that its encoder takes, 0 where it
     has none. encoder_width: numbers of each, where it reads features and no ids. held: what KV memory has room for, in
     words, "" where layers keep nothing. concurrency: requests of the whole context that it holds, with all that their
-    encoder may read. unshared: why equal prefixes share none of it, "" where they may.
+    encoder may read. unshared: why equal prefixes share none of it, "" where they may. replicas: engines
+    whose requests, pages and bytes these are.
     """
 
     context: int
@@ -68,6 +81,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     held: str = ""
     concurrency: float = 0.0
     unshared: str = ""
+    replicas: int = 1
 
 
 class StepReport(NamedTuple):

@@ -1,16 +1,12 @@
-"""An engine in a process of its own: started, connected over a Unix socket, and started again when it dies.
+"""An engine in a process of its own: started, connected, and started again when it dies.
 
 A busy Python thread in the engine's process would slow its torch calls several times, so the server's are elsewhere.
-The socket has mode 0600 in a folder of mode 0700 and takes one connection; then both are gone from the disk.
 """
 
 import asyncio
-import subprocess
-import sys
-import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -20,18 +16,21 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.setup import EngineSettings, Loaded
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
+from ridgeline.engine.worker.place import ChildProcess, Place
 from ridgeline.frames import Frames
 from ridgeline.host import check_threads
 from ridgeline.models.fields import ModelRefused
 from ridgeline.roofline.device import Device
 
-_LAST_WORDS = 5.0  # seconds that an engine has to end by itself before it is killed
+_LONGEST_PAUSE = 60.0  # seconds before one more try to start a process
 
 
 class Start(msgspec.Struct, frozen=True):
     """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
     one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
-    devices: that it is to be for."""
+    devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
+    its requests have (messages.py). clock: the sender's time.perf_counter_ns, for an engine on another machine, which
+    then tells moments as the sender would; None on the same one."""
 
     model: str
     settings: EngineSettings
@@ -41,6 +40,8 @@ class Start(msgspec.Struct, frozen=True):
     inspector: str = ""
     maker: str = ""
     devices: int = 1
+    replica: int = 0
+    clock: int | None = None
 
 
 Maker = Callable[[Start], Loaded]
@@ -67,15 +68,25 @@ FromProcess = FromEngine | Loading | NotLoaded
 class EngineProcess:
     """The engine's process as its user sees it. What it says is said on the event loop that started it."""
 
-    def __init__(self, start: Start, texts: Texts, restarts: int, progress: Progress | None) -> None:
-        """Use `EngineProcess.start`."""
-        self._start, self._restarts, self._progress = start, restarts, progress
+    def __init__(
+        self,
+        start: Start,
+        texts: Texts,
+        restarts: float,
+        progress: Progress | None,
+        new_place: Callable[[], Place] = ChildProcess,
+    ) -> None:
+        """Use `EngineProcess.start`, or `begin`. restarts: how many times a process that has died is followed by
+        another; math.inf: for ever, with longer and longer pauses where none can be started. new_place: makes where the
+        next one is to run."""
+        self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
         self.texts = texts
         self.info: EngineInfo  # of the process that was ready last
         self._tell: Callable[[FromEngine], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._line: _Line | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self.place: Place | None = None
+        """Where it runs now."""
         self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
 
@@ -109,18 +120,16 @@ class EngineProcess:
         )
         start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices)
         process = cls(start, texts, restarts, progress)
-        try:
-            await process._launch()
-        except BaseException:
-            process.close()
-            raise
+        await process.begin()
         return process
 
-    @property
-    def pid(self) -> int:
-        """Of the process that runs now."""
-        assert self._child is not None
-        return self._child.pid
+    async def begin(self) -> None:
+        """Start the first process and wait until it is ready. Errors are those of `start`; then none runs."""
+        try:
+            await self._launch()
+        except BaseException:
+            self.close()
+            raise
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
         """`tell` takes what the engine says from now on."""
@@ -136,11 +145,8 @@ class EngineProcess:
         self._closing = True
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
-        if self._child is None:
-            return
-        if not self._ready:  # it reads weights and would not listen
-            self._child.kill()
-        _end(self._child)
+        if self.place is not None:
+            self.place.end(at_once=not self._ready)  # one that reads weights would not listen
 
     def _hang_up(self) -> None:
         if self._again is not None:
@@ -152,35 +158,20 @@ class EngineProcess:
         """Start a process and wait until it is ready."""
         self._ready = False
         ready: asyncio.Future[EngineInfo] = self._loop.create_future()
-        connected: asyncio.Future[_Line] = self._loop.create_future()
+        connected: asyncio.Future[asyncio.Protocol] = self._loop.create_future()
 
         def line() -> _Line:
             return _Line(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
 
-        with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:  # of mode 0700
-            path = Path(folder) / "engine"
-            server = await self._loop.create_unix_server(line, path)
-            path.chmod(0o600)
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "ridgeline.engine.worker.child", str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-            try:
-                self._line = await self._unless_dead(connected)
-            finally:
-                server.close()
-        self._line.send(self._start)
+        self.place = self._new_place()
+        await self.place.begin(line, connected)
+        found = connected.result()
+        assert isinstance(found, _Line)
+        self._line = found
+        clock = time.perf_counter_ns() if self.place.far else None
+        self._line.send(msgspec.structs.replace(self._start, clock=clock))
         self.info = await ready
         self._ready = True
-
-    async def _unless_dead(self, connected: "asyncio.Future[_Line]") -> "_Line":
-        assert self._child is not None
-        while not connected.done():
-            if self._child.poll() is not None:
-                raise RuntimeError(f"the engine's process ended as it began, with exit code {self._child.returncode}")
-            await asyncio.wait([connected], timeout=0.1)
-        return connected.result()
 
     def _hear(self, message: FromProcess, ready: "asyncio.Future[EngineInfo]") -> None:
         if isinstance(message, Loading):
@@ -199,6 +190,8 @@ class EngineProcess:
         self._line = None
         if not ready.done():
             _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
+        elif ready.exception() is not None:
+            pass  # it never was ready, which whoever waited for it knows
         elif self._closing:
             self._say(Died("closed"))
         elif self._restarts == 0:
@@ -209,29 +202,40 @@ class EngineProcess:
             self._again = self._loop.create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        try:
-            await self._launch()
-        except Exception as error:  # whatever it is, there is no engine
-            self._say(Died(f"it could not be started again: {error}"))
-        else:
-            self._say(Ready(self.info))
+        pause = 1.0
+        while True:
+            try:
+                await self._launch()
+            except Exception as error:  # whatever it is, there is no engine
+                self._say(Died(f"it could not be started again: {error}", final=self._restarts == 0))
+                if self._restarts == 0:
+                    return
+                self._restarts -= 1
+                if self.place is not None:
+                    await asyncio.to_thread(self.place.end, at_once=True)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._say(Ready(self.info))
+                return
 
     def _say(self, message: FromEngine) -> None:
         if self._tell is not None:
             self._tell(message)
 
     def _epitaph(self) -> str:
-        """How the process ended, which is awaited or brought about: nobody talks to it any more."""
-        assert self._child is not None
-        code = _end(self._child)
-        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+        assert self.place is not None
+        return self.place.epitaph()
 
 
 class _Line(asyncio.Protocol):
     """The connection to the process, in whole messages."""
 
     def __init__(
-        self, connected: "asyncio.Future[_Line]", hear: Callable[[FromProcess], None], lost: Callable[[], None]
+        self,
+        connected: "asyncio.Future[asyncio.Protocol]",
+        hear: Callable[[FromProcess], None],
+        lost: Callable[[], None],
     ) -> None:
         self._connected, self._hear, self._lost = connected, hear, lost
         self._frames: Frames[FromProcess] = Frames(FromProcess)
@@ -262,12 +266,3 @@ class _Line(asyncio.Protocol):
 def _fail(ready: "asyncio.Future[EngineInfo]", error: Exception) -> None:
     if not ready.done():
         ready.set_exception(error)
-
-
-def _end(child: "subprocess.Popen[bytes]") -> int:
-    """Its exit code; one that does not end by itself is killed."""
-    try:
-        return child.wait(_LAST_WORDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        return child.wait()

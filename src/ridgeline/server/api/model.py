@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import unknown_id
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.service import Engines
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, Tokenizer
 
@@ -139,7 +139,7 @@ async def beside(length: int, work: Callable[[], _Result]) -> _Result:
     return work() if length < _LONG else await asyncio.to_thread(work)
 
 
-def served_model(llm: AsyncLLM, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
+def served_model(llm: Engines, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
     """The model of an engine, under the names of the settings. others: as ServedModel. Raises ValueError for an adapter
     that is called as a model is."""
     assert settings.models, "a server says which model it has"

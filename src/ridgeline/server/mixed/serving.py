@@ -30,7 +30,7 @@ from ridgeline.server.pictures.serving import ServedPictures, picture_service, w
 from ridgeline.server.pictures.videos import VideoApi
 from ridgeline.server.serve import Served, Serving, service_of
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import of_one
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ServedTogether:
         drawn, picture_metrics = picture_service(models.drawer, names, settings)
         queue = Queue(llm.info, own)
         service = service_of(llm, queue, own)
-        observability = Observability(service, own, self.language.name)
+        observability = of_one(service, llm, own, self.language.name)
         observability.metrics.beside.append(picture_metrics)
         drawing = {name: writes_no_text([pipeline]) for name, pipeline in models.drawer.pipelines.items()}
         model = served_model(llm, own, drawing)

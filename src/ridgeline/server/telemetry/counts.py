@@ -28,11 +28,18 @@ _LAG_SECONDS = 1.0
 class Counts:
     """What every server counts, beside what it is for; in a registry of this object's own."""
 
-    def __init__(self, families: Sequence[Family], model_name: str, context: int = 0, alias: str | None = None) -> None:
+    def __init__(
+        self,
+        families: Sequence[Family],
+        model_name: str,
+        context: int = 0,
+        alias: str | None = None,
+        engine: int = 0,
+    ) -> None:
         """families: those of the engine's; HTTP's are there too. model_name: the label; what answers say. context:
         positions of the model, up to which lengths are counted. alias: a prefix (`vllm`) under which the metrics that
-        vLLM has are told once more."""
-        self.model_name, self.registry = model_name, CollectorRegistry()
+        vLLM has are told once more. engine: which of several it is, the other label."""
+        self.model_name, self.registry, self._label = model_name, CollectorRegistry(), str(engine)
         self._engine: dict[str, Callable[..., Any]] = {}
         self._http: dict[str, Callable[..., Any]] = {}
         for made, each, prefix, common in (
@@ -52,7 +59,7 @@ class Counts:
 
     def _of(self, model_name: str, name: str, *labels: str) -> Any:
         """The same of one of several models."""
-        return self._engine[name](model_name, "0", *labels)
+        return self._engine[name](model_name, self._label, *labels)
 
     def exchanged(self, exchange: Exchange) -> None:
         """Count an HTTP request by the pattern of its route, never by the path that a client wrote."""

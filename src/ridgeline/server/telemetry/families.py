@@ -101,6 +101,14 @@ FAMILIES = (
     Family("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
 )
 
+REPLICA_STATES = ("ready", "restarting", "draining", "starting")
+
+FLEET_FAMILIES = (
+    Family("replicas", "gauge", "Replicas, by what they do.", ("state",)),
+    Family("requests_retried", "counter", "Requests that a replica lost before their first token, and another ran."),
+)
+"""Of a server of several replicas, told under the first one's label."""
+
 HTTP_FAMILIES = (
     Family("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
     Family("http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True),

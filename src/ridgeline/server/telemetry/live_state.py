@@ -15,14 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.feed import Feed
-from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport
+from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport, replica_of
 from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame
 from ridgeline.server.service import Live, Service
 
+STATE, EVENTS = "/v1/engine/state", "/v1/engine/events"
 FRAME_SECONDS = 0.1
 LAG_BYTES = 256 << 10
 """What may wait for a listener who reads slowly; then it gets a new snapshot instead."""
@@ -54,10 +56,11 @@ class _Listener:
 class LiveState:
     """The engine of a service as others see it. Told of steps by `stepped`."""
 
-    def __init__(self, service: Service) -> None:
-        self._service, self._llm = service, service.llm
+    def __init__(self, service: Service, llm: AsyncLLM, replica: int = 0) -> None:
+        """llm: one of the service's engines, or the only one. replica: which."""
+        self._service, self._llm = service, llm
         self._feed = Feed()
-        self._ends = _Ends(self._feed)
+        self._ends = _Ends(self._feed, replica)
         self._listeners: set[_Listener] = set()
         self._told = Stats()
         self._framing = False
@@ -70,8 +73,8 @@ class LiveState:
     def routes(self) -> list[Route]:
         """/v1/engine/state and /v1/engine/events."""
         return [
-            Route("/v1/engine/state", self._state, methods=["GET"]),
-            Route("/v1/engine/events", self._events, methods=["GET"]),
+            Route(STATE, self.state, methods=["GET"]),
+            Route(EVENTS, self.events, methods=["GET"]),
         ]
 
     def close(self) -> None:
@@ -94,7 +97,7 @@ class LiveState:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    async def _state(self, request: Request) -> Response:
+    async def state(self, request: Request) -> Response:
         """A snapshot, of now or of a tenth of a second ago: an engine stops for it, however many ask."""
         loop = asyncio.get_running_loop()
         if self._picture is None or (self._picture.done() and loop.time() - self._taken > FRAME_SECONDS):
@@ -121,7 +124,8 @@ class LiveState:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    async def _events(self, request: Request) -> EventStream:
+    async def events(self, request: Request) -> EventStream:
+        """Frames for as long as the client reads. Raises ApiError."""
         if len(self._listeners) == _LISTENERS:
             raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
         return EventStream(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
@@ -196,9 +200,10 @@ class LiveState:
 
 @dataclass(eq=False, slots=True)
 class _Ends:
-    """Tells a feed which requests end, as an Observer, while anybody listens."""
+    """Tells a feed which requests of a replica end, as an Observer, while anybody listens."""
 
     feed: Feed
+    replica: int
 
     def refused(self, live: Live, error: ApiError) -> None:
         """It never came to the engine."""
@@ -211,7 +216,7 @@ class _Ends:
 
     def ended(self, live: Live, error: BaseException | None) -> None:
         """Choices that have no end of their own were given up, or the engine failed."""
-        if live.request is None:
+        if live.request is None or replica_of(live.request) != self.replica:
             return
         unfinished = len(live.finishes) < live.params.n
         ends = {str(finish) for finish in live.finishes} | ({"abort"} if unfinished else set())

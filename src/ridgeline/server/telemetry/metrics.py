@@ -3,6 +3,7 @@
 import time
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.server.telemetry.counts import Counts
-from ridgeline.server.telemetry.families import FAMILIES, FINISHES, PHASES, REASONS, STAGES
+from ridgeline.server.telemetry.families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, Family
 
 _WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
 
@@ -31,23 +32,41 @@ class _Progress:
 class Watched(Protocol):
     """What is read of an AsyncLLM."""
 
-    info: EngineInfo
-    stats: Stats
-    restarts: int
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def stats(self) -> Stats: ...
+
+    @property
+    def restarts(self) -> int: ...
 
 
 class Metrics(Counts):
     """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
 
-    def __init__(self, llm: Watched, model_name: str, *, alias: str | None = None) -> None:
+    def __init__(
+        self,
+        llm: Watched,
+        model_name: str,
+        *,
+        alias: str | None = None,
+        engine: int = 0,
+        more: Sequence[Family] = (),
+    ) -> None:
         """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
-        under which the metrics that vLLM has are told once more."""
-        super().__init__(FAMILIES, model_name, llm.info.context, alias)
-        self._llm = llm
+        under which the metrics that vLLM has are told once more. engine: the other label. more: families that whoever
+        makes this counts."""
+        super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
+        self.llm = llm
         self._under_way: dict[Live, _Progress] = {}
         self._before, self._restarts = Stats(), 0
         self._achieved = _Achieved()
         self._prepare()
+
+    def follow(self, llm: Watched) -> None:
+        """Count another engine from now on, which has taken the place of the one before."""
+        self.llm, self._before, self._restarts = llm, Stats(), llm.restarts
 
     def _prepare(self) -> None:
         """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
@@ -65,7 +84,7 @@ class Metrics(Counts):
         for family in FAMILIES:
             if not family.labels and family.name not in ("achieved_flops", "achieved_bytes"):
                 self._one(family.name)
-        self._one("cache_config_info", str(self._llm.info.page_size), str(self._llm.info.pages)).set(1)
+        self._one("cache_config_info", str(self.llm.info.page_size), str(self.llm.info.pages)).set(1)
 
     # -- requests: an Observer -----------------------------------------------------------------------------------------
 
@@ -202,7 +221,7 @@ class Metrics(Counts):
 
     def refresh(self) -> None:
         """As Counts.refresh."""
-        stats, pages = self._llm.stats, self._llm.info.pages
+        stats, pages = self.llm.stats, self.llm.info.pages
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)
         self._one("num_requests_waiting").set(stats.waiting)
@@ -210,8 +229,8 @@ class Metrics(Counts):
         for state, count in (("free", pages - used - cached), ("cached", cached), ("used", used)):
             self._one("kv_blocks", state).set(count)
         self._one("grammar_cache_bytes").set(stats.grammar_bytes)
-        self._one("engine_restarts").inc(self._llm.restarts - self._restarts)
-        self._restarts = self._llm.restarts
+        self._one("engine_restarts").inc(self.llm.restarts - self._restarts)
+        self._restarts = self.llm.restarts
         rates = self._achieved.rates(time.perf_counter_ns())
         if rates is not None:
             self._one("achieved_flops").set(rates[0])

@@ -5,11 +5,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -22,36 +24,72 @@ from ridgeline.server.telemetry.traces import Traces
 LINE_SECONDS = 10.0
 
 
+class Watching(Protocol):
+    """What watches the engines of a service, one or several: `OneEngine`, or `Replicas` (replicas/observability.py).
+    metrics: those that HTTP requests are counted with."""
+
+    metrics: Metrics
+
+    def begin(self) -> None:
+        """The server takes requests."""
+
+    def say(self, seconds: float) -> None:
+        """Log what was done in so many seconds."""
+
+    def close(self) -> None:
+        """The server ends."""
+
+    def routes(self) -> list[Route]:
+        """What is told of engines."""
+
+
+class OneEngine:
+    """Watches a service's only engine."""
+
+    def __init__(self, service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> None:
+        self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
+        self._throughput, self._live_state = Throughput(llm), LiveState(service, llm)
+        service.observers += [self.metrics, self._throughput]
+        service.step_observers += [self._live_state.stepped, self.metrics.stepped, self._throughput.stepped]
+        self.begin, self.say = self._throughput.begin, self._throughput.say
+        self.close, self.routes = self._live_state.close, self._live_state.routes
+
+
+def of_one(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
+    """What watches a service of one engine. model: the name that answers say."""
+    return Observability(service, OneEngine(service, llm, settings, model), settings, model)
+
+
 class Observability:
     """What watches a service. The app puts `routes` among its own; `running` is its lifespan.
 
     Raises ValueError if the record cannot be written.
     """
 
-    def __init__(self, service: Service, settings: ServerSettings, model: str) -> None:
+    def __init__(self, service: Service, engines: Watching, settings: ServerSettings, model: str) -> None:
         """model: the name that answers say."""
-        llm = service.llm
-        self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
+        self._engines, self.metrics = engines, engines.metrics
         self.traces = Traces(service, settings.trace_bytes)
-        self.throughput, self.live_state = Throughput(llm), LiveState(service)
         self.recorder = (
-            Recorder(Path(settings.record), llm.info, model, time.perf_counter_ns()) if settings.record else None
+            Recorder(Path(settings.record), service.llm.info, model, time.perf_counter_ns())
+            if settings.record
+            else None
         )
-        observers: list[Metrics | Traces | Throughput | Recorder] = [self.metrics, self.traces, self.throughput]
+        observers: list[Traces | Recorder] = [self.traces]
         if self.recorder is not None:
             observers.append(self.recorder)
         service.observers += observers
-        service.step_observers += [self.live_state.stepped, *(observer.stepped for observer in observers)]
+        service.step_observers += [observer.stepped for observer in observers]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the server runs: the line every ten seconds, the event loop's lag; then the record is closed."""
-        self.throughput.begin()
+        self._engines.begin()
         tasks = [asyncio.create_task(self._say()), asyncio.create_task(self.metrics.watch_loop())]
         try:
             yield
         finally:
-            self.live_state.close()
+            self._engines.close()
             for task in tasks:
                 task.cancel()
             with suppress(asyncio.CancelledError):
@@ -62,7 +100,7 @@ class Observability:
     def routes(self) -> list[Route]:
         """/metrics, /v1/trace/{id}, /v1/engine/state and /v1/engine/events."""
         return [
-            *self.live_state.routes(),
+            *self._engines.routes(),
             self.metrics.route(),
             Route("/v1/trace/{id}", self._trace, methods=["GET"]),
         ]
@@ -78,5 +116,5 @@ class Observability:
         while True:
             await asyncio.sleep(LINE_SECONDS)
             now = time.perf_counter()
-            self.throughput.say(now - before)
+            self._engines.say(now - before)
             before = now

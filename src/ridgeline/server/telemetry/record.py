@@ -22,7 +22,7 @@ import msgspec
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish
-from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.engine.worker.messages import EngineInfo, StepReport, replica_of
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 
@@ -44,6 +44,7 @@ class Recorder:
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
         """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
         exists or cannot be made: a recording is never written over."""
+        self._several = info.replicas > 1
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
         self._at = now
         self._pending: deque[_Pending] = deque()
@@ -60,6 +61,7 @@ class Recorder:
                 "requests": info.requests,
                 "step_tokens": info.step_tokens,
                 "device": info.device,
+                **({"replicas": info.replicas} if info.replicas > 1 else {}),
             }
         )
 
@@ -93,6 +95,7 @@ class Recorder:
         self._lines.write(
             {
                 "kind": "step",
+                **self._replica(report),
                 "step": report.step,
                 "at": self._seconds(report.started),
                 "seconds": report.seconds,
@@ -104,6 +107,10 @@ class Recorder:
                 "held_pages": stats.held_pages,
             }
         )
+
+    def _replica(self, report: StepReport) -> dict[str, int]:
+        """Which of several replicas ran a step: its requests' numbers say it."""
+        return {"replica": replica_of(report.items[0][0])} if self._several and report.items else {}
 
     def ended(self, live: Live, error: BaseException | None) -> None:
         """Write it, and those that waited for it."""

@@ -29,15 +29,20 @@ class _Interval:
 class Throughput:
     """Told of requests as an Observer, of steps by `stepped`; `line` ends an interval."""
 
-    def __init__(self, llm: Watched) -> None:
-        self._llm = llm
+    def __init__(self, llm: Watched, engine: int = 0) -> None:
+        """engine: which of several it is, as its lines say."""
+        self.llm, self._engine = llm, engine
         self._interval, self._before = _Interval(), Stats()
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
         self._was_idle = True
 
+    def follow(self, llm: Watched) -> None:
+        """Tell of another engine from now on, which has taken the place of the one before."""
+        self.llm, self._before = llm, Stats()
+
     def begin(self) -> None:
         """Say what there is room for."""
-        info = self._llm.info
+        info = self.llm.info
         if info.held:
             logger.info(f"GPU KV cache size: {info.held}")
             logger.info(f"Maximum concurrency for {info.context:,} tokens per request: {info.concurrency:.2f}x")
@@ -75,14 +80,14 @@ class Throughput:
         self._was_idle, silent = idle, idle and self._was_idle
         if silent:
             return None
-        stats = self._llm.stats
+        stats = self.llm.stats
         asked, found = (sum(counts) for counts in zip(*self._found, strict=True)) if self._found else (0, 0)
         return {
             "prompt_throughput": interval.prompt / seconds,
             "generation_throughput": interval.output / seconds,
             "running": stats.running,
             "waiting": stats.waiting,
-            "kv_cache_usage": stats.held_pages / max(1, self._llm.info.pages),
+            "kv_cache_usage": stats.held_pages / max(1, self.llm.info.pages),
             "prefix_cache_hit_rate": found / asked if asked else 0.0,
             "predicted_share": interval.priced.share,
         }
@@ -91,13 +96,13 @@ class Throughput:
         """Log the line, unless idle. A formatter that wants the numbers finds them as the record's `fields`."""
         fields = self.line(seconds)
         if fields is not None:
-            logger.info(worded(fields), extra={"fields": fields})
+            logger.info(worded(fields, self._engine), extra={"fields": {"engine": self._engine, **fields}})
 
 
-def worded(fields: dict[str, Any]) -> str:
+def worded(fields: dict[str, Any], engine: int = 0) -> str:
     """The line as vLLM words it, and how long the steps were to take."""
     line = (
-        f"Engine 000: Avg prompt throughput: {fields['prompt_throughput']:.1f} tokens/s, "
+        f"Engine {engine:03d}: Avg prompt throughput: {fields['prompt_throughput']:.1f} tokens/s, "
         f"Avg generation throughput: {fields['generation_throughput']:.1f} tokens/s, "
         f"Running: {fields['running']} reqs, Waiting: {fields['waiting']} reqs, "
         f"GPU KV cache usage: {fields['kv_cache_usage']:.1%}, "

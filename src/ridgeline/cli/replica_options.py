@@ -1,0 +1,36 @@
+"""Options about replicas that `simulate` and `serve` have in common: how they are read."""
+
+import re
+
+from ridgeline.cli.options import parse_seconds
+from ridgeline.traffic.scaling import Scaling
+
+MAX_REPLICAS = 1024
+EVERY, CALM = "10s", "60s"
+
+_PAIR = re.compile(r"(\d+):(\d+)")
+
+
+def pair(text: str, option: str) -> tuple[int, int]:
+    """Of `1:2`. Raises ValueError naming the option."""
+    match = _PAIR.fullmatch(text.strip())
+    if match is None or not (1 <= int(match[1]) <= MAX_REPLICAS and 1 <= int(match[2]) <= MAX_REPLICAS):
+        raise ValueError(f"{option} is {text!r}; write two numbers of replicas from 1 to {MAX_REPLICAS}, like 1:2")
+    return int(match[1]), int(match[2])
+
+
+def check_count(replicas: int) -> None:
+    """Raises ValueError for a number of replicas that cannot be."""
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise ValueError(f"--replicas is {replicas}; it must be from 1 to {MAX_REPLICAS}")
+
+
+def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, start_up: float = 0.0) -> Scaling:
+    """What --scale, --scale-at, --scale-every and --scale-calm ask for. start_up: seconds. Raises ValueError."""
+    if at is None or at < 1:
+        raise ValueError("--scale wants --scale-at, the requests under way that each replica is to have, like 32")
+    least, most = pair(scale, "--scale")
+    if least > most:
+        raise ValueError(f"--scale is {scale!r}; write the fewer replicas first, like 1:8")
+    seconds = (parse_seconds(every or EVERY, "--scale-every"), parse_seconds(calm or CALM, "--scale-calm"), start_up)
+    return Scaling(least, most, at, *(round(each * 1e9) for each in seconds))

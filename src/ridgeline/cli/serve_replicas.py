@@ -1,0 +1,132 @@
+"""`ridgeline serve --replicas N`: several engines behind one front, on Ray."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from ridgeline.checkpoint import Source
+from ridgeline.cli import options
+from ridgeline.cli.replica_options import CALM, EVERY, check_count, scaling_of
+from ridgeline.engine import placement
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.worker.place import Place
+from ridgeline.host import available_memory, cores
+from ridgeline.server.serve import Served
+from ridgeline.traffic.routers import router_named
+from ridgeline.traffic.scaling import Scaling
+
+if TYPE_CHECKING:  # a server of one engine does not wait for what several need
+    from ridgeline.server.replicas.ray_cluster import RayCluster, Share
+    from ridgeline.server.replicas.serving import ServedReplicas
+
+_replicas = options.panel("Replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFlags:
+    """How many engines there are, where they run, who gets a request, what comes and goes."""
+
+    replicas: Annotated[int, _replicas("Engines of the model, on Ray (pip install 'ridgeline[ray]').")] = 1
+    ray_address: Annotated[
+        str | None,
+        _replicas(
+            "The Ray cluster that they run on: auto for the one that this machine is of, or its HOST:PORT; by default "
+            "a new one of this machine alone."
+        ),
+    ] = None
+    router: Annotated[
+        str | None,
+        _replicas(
+            "Who gets a request: least (the least loaded; the default), two (the less loaded of two that are drawn), "
+            "round-robin, random, or prefix (where its first page went, unless that is busy)."
+        ),
+    ] = None
+    scale: Annotated[
+        str | None,
+        _replicas("From how many to how many replicas come and go with the requests, like 1:4.", metavar="A:B"),
+    ] = None
+    scale_at: Annotated[int | None, _replicas("Requests under way that --scale aims at for each replica.")] = None
+    scale_every: Annotated[str | None, _replicas(f"From one look of --scale to the next; {EVERY} by default.")] = None
+    scale_calm: Annotated[
+        str | None, _replicas(f"Without a change for so long before a replica goes; {CALM} by default.")
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether there are to be several, or may be, or one on a cluster."""
+        return self.replicas != 1 or self.ray_address is not None or self.scale is not None
+
+    def scaling(self) -> Scaling | None:
+        """Raises ValueError."""
+        if self.scale is None:
+            for name in ("scale_at", "scale_every", "scale_calm"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+            return None
+        if self.replicas != 1:
+            raise ValueError("--scale says how many replicas there are; leave --replicas out")
+        return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
+
+    def check(self, pipelines: Sequence[Source]) -> None:
+        """Refuse what does not go together. pipelines: models that draw. Raises ValueError."""
+        check_count(self.replicas)
+        self.scaling()
+        router_named(self.router or "least", 0)
+        if not self.asked and self.router is not None:
+            raise ValueError("--router is for --replicas 2 or more; leave it out")
+        if self.asked and pipelines:
+            raise ValueError(
+                f"--replicas is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
+            )
+
+
+def share_of(flags: ReplicaFlags, served: Served) -> "Share":
+    """What each replica has to itself. Raises ValueError for more than this machine has, where it is to have all."""
+    from ridgeline.server.replicas.ray_cluster import Share
+
+    settings = served.settings or EngineSettings()
+    place = placement.device_named(settings.device)
+    if place.index is not None:
+        raise ValueError(f"--device {place} is one card; Ray deals them out to replicas: give --device cuda")
+    share = Share((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
+    most, there = most_replicas(flags), cores()
+    if flags.ray_address is None and most * share.cores > there:
+        raise ValueError(
+            f"{most} replicas of {share.cores} threads each need {most * share.cores} cores, and this machine has "
+            f"{there}: give --threads {max(1, there // most)}, or fewer replicas"
+            if most <= there
+            else f"{most} replicas need a core each, and this machine has {there}: give fewer"
+        )
+    return share
+
+
+def most_replicas(flags: ReplicaFlags) -> int:
+    """How many there may be at a time."""
+    scaling = flags.scaling()
+    return flags.replicas if scaling is None else scaling.most
+
+
+def served_replicas(served: Served, flags: ReplicaFlags, cluster: "RayCluster", share: "Share") -> "ServedReplicas":
+    """What is served, on a cluster. served: as one engine would be."""
+    from ridgeline.server.replicas.ray_cluster import RayPlace
+    from ridgeline.server.replicas.serving import ServedReplicas
+
+    settings, scaling = served.settings or EngineSettings(), flags.scaling()
+    stated = settings.kv_bytes is not None or settings.memory_share is not None or settings.memory is not None
+    if flags.ray_address is None and not (stated or share.cards or served.maker):
+        settings = replace(settings, memory=available_memory() / most_replicas(flags))
+    count = flags.replicas if scaling is None else scaling.least
+    name = flags.router or "least"
+
+    def where(place: Place | None) -> str:
+        assert isinstance(place, RayPlace)
+        return place.where
+
+    return ServedReplicas(
+        replace(served, settings=settings),
+        count,
+        lambda number: RayPlace(cluster, number, share),
+        lambda: router_named(name, 0),
+        scaling,
+        where,
+    )

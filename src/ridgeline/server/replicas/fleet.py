@@ -1,0 +1,286 @@
+"""Fleet: several engines as one. A router deals requests among them; what one loses before a token came, another runs.
+
+To a service it is what an AsyncLLM is. The router sees what is so now, because all requests pass here; its functions
+are those that `simulate` has (traffic/routers.py).
+"""
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import msgspec
+
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.features import EncoderInput
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.texts import Prompt, Texts
+from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal
+from ridgeline.traffic.trace import TraceRequest
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """One of the engines. number: of the replica, which its requests' numbers say too. taking: new requests may go
+    there. live: its requests; load: what they come to for a router. where: it runs, in words."""
+
+    number: int
+    llm: AsyncLLM
+    where: Callable[[], str] = str
+    taking: bool = True
+    live: "dict[_Sent, None]" = field(default_factory=dict)
+    load: int = 0
+
+    @property
+    def state(self) -> str:
+        """ready, restarting, or draining: it finishes what it has and then goes."""
+        return "draining" if not self.taking else "ready" if self.llm.alive else "restarting"
+
+
+class Fleet:
+    """Engines of one model. `AsyncLLM` says what its methods and attributes are; here only what differs.
+
+    retried: requests that were lost with an engine and given to another. changed: told when a replica has come or gone.
+    """
+
+    def __init__(self, replicas: Iterable[Replica], new_router: Callable[[], Router]) -> None:
+        """new_router: of the replicas that there are; another when they change, because it knows them by their
+        places."""
+        self._new_router, self._router = new_router, new_router()
+        self.replicas: dict[int, Replica] = {}
+        self.observers: list[StepObserver] = []
+        self.changed: list[Callable[[], None]] = []
+        self.ended: Future[str] = Future()
+        self.retried = 0
+        self._taking: list[Replica] = []
+        self._waiting: dict[_Sent, None] = {}
+        self._gone = 0  # what engines that have gone had said
+        self.page_size = 0
+        for each in replicas:
+            self.add(each)
+
+    # -- which there are ----------------------------------------------------------------------------------------------
+
+    def add(self, replica: Replica) -> None:
+        """One more takes requests."""
+        self.replicas[replica.number] = replica
+        self.page_size = replica.llm.info.page_size
+        replica.llm.observers.append(self._stepped)
+        self.deal()
+        self._say_changed()
+
+    def remove(self, replica: Replica) -> None:
+        """One that has no requests any more is gone."""
+        assert not replica.live, "its requests would be lost"
+        del self.replicas[replica.number]
+        self._gone += replica.llm.heard
+        self.deal()
+        self._say_changed()
+
+    def deal(self) -> None:
+        """Which replicas take requests may have changed: deal among those that do, and send out what waits for one."""
+        taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
+        if taking != self._taking:
+            self._taking, self._router = taking, self._new_router()
+        while taking and self._waiting:
+            sent = next(iter(self._waiting))
+            del self._waiting[sent]
+            sent.again(self.choose(sent))
+
+    def _say_changed(self) -> None:
+        for told in self.changed:
+            told()
+
+    # -- as an AsyncLLM -----------------------------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> AsyncLLM:
+        return next(iter(self.replicas.values())).llm
+
+    @property
+    def texts(self) -> Texts:
+        return self._first.texts
+
+    @property
+    def info(self) -> EngineInfo:
+        """Of one engine, with the requests, pages and bytes of all."""
+        infos = [each.llm.info for each in self.replicas.values()]
+        return msgspec.structs.replace(
+            infos[0],
+            **{name: sum(getattr(info, name) for info in infos) for name in ("requests", "pages", "concurrency")},
+            **{name: sum(getattr(info, name) for info in infos) for name in ("weight_bytes", "kv_bytes")},
+            replicas=len(infos),
+        )
+
+    @property
+    def stats(self) -> Stats:
+        """The sums."""
+        return summed([each.llm.stats for each in self.replicas.values()])
+
+    @property
+    def alive(self) -> bool:
+        """Whether any takes requests."""
+        return any(each.llm.alive for each in self.replicas.values())
+
+    @property
+    def heard(self) -> int:
+        return self._gone + sum(each.llm.heard for each in self.replicas.values())
+
+    @property
+    def awaited(self) -> int:
+        """None, to who would end the server where an engine hangs: that engine is ended (watch.py)."""
+        return 0
+
+    @property
+    def restarts(self) -> int:
+        return sum(each.llm.restarts for each in self.replicas.values())
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        take: Take,
+        *,
+        encoder: EncoderInput = (),
+        root: bytes = b"",
+        adapter: str = "",
+        added: Callable[[int], None] | None = None,
+        sections: bool = True,
+    ) -> Callable[[], None]:
+        """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
+        once to another if nothing was told of it, and waits for one that is started again where there is none."""
+        ids = self.texts.encode(prompt, self._first.info.context)
+        asked = {"encoder": encoder, "root": root, "adapter": adapter, "added": added, "sections": sections}
+        sent = _Sent(self, ids, params, take, asked, params.n)
+        if not self._taking or not any(each.llm.alive for each in self._taking):
+            raise EngineRestarting("all engines are being started again")
+        sent.to(self.choose(sent))
+        return sent.leave
+
+    async def inspect(self, question: bytes) -> bytes:
+        """As AsyncLLM.inspect, of one that takes requests."""
+        found = next((each.llm for each in self.replicas.values() if each.llm.alive), self._first)
+        return await found.inspect(question)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def choose(self, sent: "_Sent") -> Replica:
+        """Which replica a request goes to, of those that take any."""
+        among = [each for each in self._taking if each.llm.alive]
+        if among != self._taking:
+            self._taking, self._router = among, self._new_router()
+        if len(among) == 1:
+            return among[0]
+        return among[self._router.choose(sent.request, [Signal(each.load) for each in among])]
+
+    def lost(self, sent: "_Sent") -> None:
+        """A request's engine died before it told anything: another has it, or will have it."""
+        self.retried += 1
+        if any(each.llm.alive for each in self._taking):
+            sent.again(self.choose(sent))
+        else:
+            self._waiting[sent] = None
+
+    def forget(self, sent: "_Sent") -> None:
+        """Nobody waits any more for a request that waits for an engine."""
+        self._waiting.pop(sent, None)
+
+    def _stepped(self, report: StepReport, stats: Stats) -> None:
+        for observer in self.observers:
+            observer(report, stats)
+
+
+class _Sent:
+    """A request, with the replica that has it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        take: Take,
+        asked: dict[str, Any],
+        unfinished: int,
+    ) -> None:
+        """asked: further arguments of AsyncLLM.submit. unfinished: choices that go on."""
+        self._fleet, self._prompt, self._params, self._take, self._asked = fleet, prompt, params, take, asked
+        self._unfinished = unfinished
+        self._replica: Replica | None = None
+        self._leave: Callable[[], None] | None = None
+        self._told_of = self._again = False
+        self.load = len(prompt) + REQUEST_TOKENS * unfinished
+
+    @property
+    def request(self) -> TraceRequest:
+        """As a router sees it: its length, and a name for its first page and all that this is apart for."""
+        page = self._fleet.page_size
+        first = self._prompt[:page]
+        apart = self._asked["adapter"].encode() + b"\0" + self._asked["root"]
+        name = hashlib.blake2b(apart + array("q", first).tobytes(), digest_size=8).hexdigest()
+        return TraceRequest(0, len(self._prompt), 0, (name,) if len(first) == page else (), page)
+
+    def to(self, replica: Replica) -> None:
+        """Have a replica run it. Raises as AsyncLLM.submit."""
+        self._replica = replica
+        replica.live[self] = None
+        replica.load += self.load
+        try:
+            self._leave = replica.llm.submit(self._prompt, self._params, self._told, **self._asked)
+        except BaseException:
+            self._over()
+            raise
+
+    def again(self, replica: Replica) -> None:
+        """The same, of one whose engine died."""
+        try:
+            self.to(replica)
+        except (ValueError, RuntimeError) as error:
+            self._take(error)
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self._fleet.forget(self)
+        self._over()
+        if self._leave is not None:
+            self._leave()
+
+    def _told(self, event: Event | Exception) -> None:
+        if isinstance(event, Exception):
+            self._over()
+            if isinstance(event, EngineDied) and not (self._told_of or self._again):
+                self._again, self._leave = True, None
+                self._fleet.lost(self)
+                return
+        else:
+            self._told_of = True
+            self._unfinished -= event.finish is not None
+            if not self._unfinished:
+                self._over()
+        self._take(event)
+
+    def _over(self) -> None:
+        """The replica does not have it any more."""
+        if self._replica is not None:
+            del self._replica.live[self]
+            self._replica.load -= self.load
+            self._replica = None
+
+
+def summed(stats: Sequence[Stats]) -> Stats:
+    """What several engines have done, together."""
+    total = Stats()
+    for each in stats:
+        names = [f.name for f in fields(Stats) if f.name != "accepted_at"]
+        added = {name: getattr(total, name) + getattr(each, name) for name in names}
+        places = max(len(total.accepted_at), len(each.accepted_at))
+        pairs = zip(_padded(total.accepted_at, places), _padded(each.accepted_at, places), strict=True)
+        total = replace(total, **added, accepted_at=tuple(a + b for a, b in pairs))
+    return total
+
+
+def _padded(counts: tuple[int, ...], places: int) -> tuple[int, ...]:
+    return counts + (0,) * (places - len(counts))

@@ -1,0 +1,200 @@
+"""The Ray cluster that replicas run on: found, or started on this machine, and the places for engines on it."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ridgeline.engine.worker.place import NewLine
+from ridgeline.server.replicas.ray_actor import EngineActor, Listening
+
+PIP = "pip install 'ridgeline[ray]'"
+
+_OBJECT_STORE = 100 << 20  # bytes; nothing of ours is in it
+_PATIENCE = 10.0  # seconds that an address has to answer, and until it is said that a replica waits for a place
+
+logger = logging.getLogger("ridgeline.server")
+
+
+def check_ray() -> None:
+    """Raises ValueError where Ray is not installed."""
+    try:
+        version("ray")
+    except PackageNotFoundError:
+        raise ValueError(f"--replicas runs on Ray, which is not installed: {PIP}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a replica has to itself of a cluster: cores, and cards."""
+
+    cores: int
+    cards: int = 0
+
+    def __str__(self) -> str:
+        parts = [(self.cores, "core"), (self.cards, "card")]
+        return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count)
+
+
+class RayCluster:
+    """A cluster that this process is connected to."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._node = ray.get_runtime_context().get_node_id()
+
+    def free(self, share: Share) -> bool:
+        """Whether a replica would find its share now."""
+        found = self._ray.available_resources()
+        return bool(found.get("CPU", 0) >= share.cores and found.get("GPU", 0) >= share.cards)
+
+    def actor(self, share: Share) -> Any:
+        """A new actor, which Ray places where its share is free."""
+        made = self._ray.remote(EngineActor)
+        return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
+
+    def kill(self, actor: Any) -> None:
+        """End one, whatever it does."""
+        with suppress(Exception):  # it has ended
+            self._ray.kill(actor, no_restart=True)
+
+    @property
+    def node(self) -> str:
+        """Of this process."""
+        return str(self._node)
+
+
+@contextmanager
+def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayCluster]:
+    """The cluster at an address (`auto`: of this machine, or HOST:PORT), or a new one of this machine with so many
+    cores and cards to deal out, which ends with it. Raises ValueError where Ray is not installed or none answers."""
+    check_ray()
+    if address is not None and address != "auto":
+        _check_address(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it would warn
+    if _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray shows it to a cluster at HOST:PORT only if it is told to
+    import ray
+
+    usual: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    if address is None:
+        usual |= {"num_cpus": cores, "num_gpus": cards, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        usual["object_store_memory"] = _OBJECT_STORE
+    try:
+        ray.init(address=address or "local", **usual)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        if address is None:
+            raise ValueError(f"Ray did not start on this machine: {_line(error)}") from None
+        raise _nobody(address, _line(error)) from None
+    try:
+        yield RayCluster(ray)
+    finally:
+        ray.shutdown()
+
+
+def _has_token() -> bool:
+    """Whether there is a token of a cluster where Ray looks for one."""
+    stated = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(stated) or (Path.home() / ".ray" / "auth_token").exists()
+
+
+def _check_address(address: str) -> None:
+    """Raises ValueError for what is no HOST:PORT, and where nobody listens: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError(
+            f"--ray-address is {address!r}; run serve on a machine of the cluster and give auto, or its HOST:PORT"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except OSError as error:
+        raise _nobody(address, error.strerror or str(error)) from None
+
+
+def _nobody(address: str, why: str) -> ValueError:
+    return ValueError(
+        f"no Ray cluster answers at --ray-address {address} ({why}); start one with ray start --head, or leave it out"
+    )
+
+
+class RayPlace:
+    """An engine in an actor: a Place (engine/worker/place.py)."""
+
+    def __init__(self, cluster: RayCluster, replica: int, share: Share) -> None:
+        self._cluster, self._replica, self._share = cluster, replica, share
+        self._actor: Any = None
+        self._ended: asyncio.Task[None] | None = None
+        self._told_to_end = False
+        self.listening: Listening | None = None
+
+    @property
+    def far(self) -> bool:
+        """As Place."""
+        assert self.listening is not None
+        return self.listening.far
+
+    async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
+        """As Place.begin."""
+        self._actor = self._cluster.actor(self._share)
+        try:
+            self.listening = await self._placed()
+            ran = self._actor.run.remote()
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                line, self.listening.host, self.listening.port
+            )
+        except Exception as error:  # Ray's own, of many classes, or the connection's
+            self._cluster.kill(self._actor)
+            raise RuntimeError(f"the replica's actor ended as it began: {_line(error)}") from None
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport.write(self.listening.secret)
+        self._ended = asyncio.create_task(self._until_its_end(ran, transport))
+
+    async def _placed(self) -> Listening:
+        listening = asyncio.ensure_future(_listening(self._actor.listen.remote(self._cluster.node)))
+        if not (await asyncio.wait([listening], timeout=_PATIENCE))[0] and not self._cluster.free(self._share):
+            logger.warning("replica %d waits until the cluster has %s free", self._replica, self._share)
+        return await listening
+
+    async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
+        """Say why the actor ended, and that it did where the connection has not: its machine may be gone."""
+        try:
+            why = await ran
+        except Exception as error:  # Ray's
+            why = _line(error)
+        if why and not self._told_to_end:
+            logger.warning("replica %d ended: %s", self._replica, why)
+        transport.abort()
+
+    def end(self, *, at_once: bool) -> None:
+        """As Place.end. One whose connection has ended does nothing that is worth waiting for."""
+        self._told_to_end = True
+        if self._actor is not None:
+            self._cluster.kill(self._actor)
+
+    @property
+    def where(self) -> str:
+        """In words."""
+        if self.listening is None:
+            return "not placed yet"
+        return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'of this machine'}"
+
+    def epitaph(self) -> str:
+        """As Place.epitaph."""
+        return "its process is gone" if self.listening is None else f"its process ({self.listening.pid}) is gone"
+
+
+async def _listening(reference: Any) -> Listening:
+    return Listening(*await reference)
+
+
+def _line(error: BaseException) -> str:
+    """What an error of Ray's says, in a line: the first that is no heading."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
