@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
+from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
@@ -245,13 +247,26 @@ def _limit(findings: Findings) -> str:
 def _cost(findings: Findings) -> str:
     if findings.asked.dollars_per_hour is None:
         return "no price is known of this card; --price gives one"
-    price = findings.asked.machine.case.setup.device.price
-    assert price is not None
     per_good = FIGURES["dollars_per_thousand_good"](findings)
     good = "" if per_good is None else f", {_plain(per_good, '$')} a thousand good requests"
     return (
         f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} a million output tokens{good}; "
-        f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+        f"{_asked_for(findings.asked)}"
+    )
+
+
+def _asked_for(asked: Asked) -> str:
+    """What each sort of card costs, and whose price that is."""
+    prices: dict[str, HourlyPrice] = {}
+    for machine in (asked.machine, *asked.fleet.others):
+        device = machine.case.setup.device
+        assert device.price is not None, "the dollars of all are known"
+        prices.setdefault(device.title, device.price)
+    if len(prices) == 1:
+        (price,) = prices.values()
+        return f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    return ", ".join(
+        f"${price.dollars:.2f} an hour of {title} ({price.asked_by}, {price.date})" for title, price in prices.items()
     )
 
 

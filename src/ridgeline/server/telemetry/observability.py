@@ -33,7 +33,7 @@ class Observability:
         llm = service.llm
         self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
         self.traces = Traces(service, settings.trace_bytes)
-        self.throughput, self.live_state = Throughput(llm), LiveState(service)
+        self.throughput, self.live_state = Throughput(llm, priced=bool(settings.priced)), LiveState(service)
         self.recorder = (
             Recorder(Path(settings.record), llm.info, model, time.perf_counter_ns()) if settings.record else None
         )
