@@ -10,6 +10,7 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.division import Division
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.fleet import Fleet
@@ -46,6 +47,8 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
         blocks += [Heading("The same cards"), _together(findings)]
     if findings.advised is not None:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
+    if findings.division is not None:
+        blocks += [Heading("Other divisions"), Paragraph(findings.division.sentence), _divisions(findings.division)]
     return Document(title, (*blocks, *figures(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
@@ -111,6 +114,20 @@ def _options(advised: Advised) -> Table:
         "once. late: the highest percentile that there are enough samples for.",
     )
     return Table(columns(*heads, words=(8,)), tuple(rows), notes)
+
+
+def _divisions(division: Division) -> Table:
+    """What was run, the cheapest first."""
+    rows = []
+    for each in division.tried:
+        name = "best" if each is division.best else "as asked" if each is division.own else ""
+        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else "none good"
+        compared = _compared(each.option.metrics)
+        cells = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}", thousand, *compared[:-1], name)
+        rows.append(Row(cells, "strong" if each is division.best else ""))
+    heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
+    notes = ("One is not run where all requests being good would not make up for its cards.",)
+    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
 def answer(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -276,8 +293,11 @@ def _law(findings: Findings) -> str:
         return "none: it is of requests that are answered"
     if findings.asked.open_loop and not findings.asked.fleet.equal:
         return "the load law is of equal replicas that do all"
+    if findings.loop is not None:
+        rate = three(findings.metrics.tokens_per_second)
+        return f"{three(findings.loop)} output tokens a second by the law of users who ask at once, simulated {rate}"
     if law is None or findings.wall is None:
-        return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
+        return "there is one of requests that come by themselves, and of users who do not think and all have a place"
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
