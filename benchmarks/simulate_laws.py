@@ -48,12 +48,12 @@ def closed_loop(case: Case) -> None:
     machine = machine_of(case, Limits())
     for given, made in CASES:
         serving = Serving(case, Workload(given, made))
-        apart: dict[str, list[float]] = {"the plan": [], "prompts that ride": []}
+        apart: dict[str, list[float]] = {"a plan": [], "law.py": []}
         for users in USERS:
             asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * EACH, None)
             simulated = steady_rate(run(machine, Users(users, 0, asked, None, 1)))
-            apart["the plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
-            apart["prompts that ride"].append(simulated / loop_law(case, users, given, made, Limits().tokens) - 1)
+            apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
+            apart["law.py"].append(simulated / loop_law(case, users, given, made, Limits().tokens) - 1)
         for law, each in apart.items():
             print(f"| {given:,} | {made} | {law} | " + " | ".join(f"{one:+.1%}" for one in each) + " |", flush=True)
 
