@@ -62,7 +62,7 @@ def simulate(
     Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
     """
     traffic = _checked(traffic, judged)
-    for name, given in (("--advise", judged.advise), ("--cards", judged.cards)):
+    for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
     required = judged.requirements()
@@ -74,10 +74,10 @@ def simulate(
             found = replace(found, together=together(asked, rebuilt, told))
         if judged.advise:
             found = replace(found, advised=advise(asked, rebuilt, told))
-        if judged.cards is not None:
+        if judged.divide is not None:
             best = asked.machine.limits if found.advised is None else found.advised.best.limits
             advised = replace(asked, machine=rebuilt(best))
-            found = replace(found, division=divide(advised, judged.cards, lambda devices: on(devices, best), told))
+            found = replace(found, division=divide(advised, judged.divide, lambda devices: on(devices, best), told))
     _write(found, output)
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
@@ -94,11 +94,11 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
     if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
-    if judged.cards is not None:
+    if judged.divide is not None:
         if judged.slo is None or judged.capacity or not traffic.open_loop:
-            raise ValueError("--cards compares how many requests are good: give --slo, and --rate or --trace")
-        if not 1 <= judged.cards <= MAX_CARDS:
-            raise ValueError(f"--cards is {judged.cards}; it must be from 1 to {MAX_CARDS}")
+            raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+        if not 1 <= judged.divide <= MAX_CARDS:
+            raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
     return traffic
 
 

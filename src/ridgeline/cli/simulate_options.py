@@ -278,7 +278,7 @@ class JudgedFlags:
             "--advise",
         ),
     ] = False
-    cards: Annotated[
+    divide: Annotated[
         int | None,
         _judged(
             "Of so many cards at most, how many to a replica and how many replicas make most good requests a dollar."

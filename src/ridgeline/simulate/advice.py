@@ -53,9 +53,9 @@ def advice(findings: Findings) -> str:
 
 
 def _answered(metrics: Metrics) -> float:
-    """Requests a second while they come: after that a slow card may go on by itself for long."""
+    """Requests a second: in all, or while they come, for after that a slow card may go on by itself for long."""
     assert metrics.steadiness is not None, "somebody has looked whether it keeps up"
-    return metrics.offered - metrics.steadiness.growth
+    return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
 
 
 def _more(findings: Findings) -> str:

@@ -40,8 +40,9 @@ class Divided:
     @property
     def thousand(self) -> float:
         """Dollars for a thousand good requests; infinite where none are good."""
-        rate = self.option.share * self.option.metrics.offered
-        return self.dollars / 3600 / rate * 1e3 if rate else math.inf
+        good = self.option.metrics.goodput
+        assert good is not None, "there are objectives"
+        return self.dollars / 3600 / good.rate * 1e3 if self.option.share else math.inf
 
     @property
     def flags(self) -> str:
@@ -85,9 +86,9 @@ def divide(
 
     Raises ValueError without objectives, and where no price is known."""
     if not asked.slo or not asked.open_loop:
-        raise ValueError("--cards compares how many requests are good: give --slo, and --rate or --trace")
+        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
     if asked.dollars_per_hour is None:
-        raise ValueError("--cards compares dollars, and no price is known of this card: give --price")
+        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
 
     def divided(machine: Machine, replicas: int) -> Divided:
         own = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
