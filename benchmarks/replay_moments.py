@@ -2,10 +2,9 @@
 
     python benchmarks/replay_moments.py [--model tales] [--seconds 20] [--rate 20]
 
-`serve --record` writes when requests came to the server and when each step began. The simulated engine is given the
-same requests at those moments, later by `--hop`, which is what they take from there to the engine, and begins its steps
-when the real one did. A step is alike where it has as many sequences and as many positions. A request that came as a
-step began may be a step late, and its steps differ until it ends: those are counted apart.
+`serve --record` writes when the engine had each request and when each step began. The simulated engine is given the
+same requests at those moments, and begins its steps when the real one did. A step is alike where it has as many
+sequences and as many positions.
 """
 
 import argparse
@@ -14,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,6 @@ from ridgeline.simulate.replica import Prompts, Replica, StepPricer
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.trace import TraceRequest
 from serving import serving
-
-
-@dataclass
-class Compared:
-    """Steps: alike, different beside a request that came at a boundary, and different without one."""
-
-    alike: int = 0
-    excused: int = 0
-    different: int = 0
 
 
 def recorded(model: str, rate: float, seconds: float) -> list[dict[str, Any]]:
@@ -52,8 +42,8 @@ def recorded(model: str, rate: float, seconds: float) -> list[dict[str, Any]]:
             return [json.loads(line) for line in lines]
 
 
-def compare(model: str, lines: Sequence[dict[str, Any]], hop: int) -> Compared:
-    """Decide every recorded step again. hop: nanoseconds."""
+def compare(model: str, lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Decide every recorded step again: how many are alike, of how many."""
     head, *_ = lines
     case = ModelCache(read_config(model)).case(Setup(load_card("h100-sxm")))
     machine = machine_of(
@@ -65,52 +55,36 @@ def compare(model: str, lines: Sequence[dict[str, Any]], hop: int) -> Compared:
     )
     clock = Clock()
     replica = Replica(machine, clock, StepPricer(case.price, case.device), Prompts())
-    waiting = [line for line in lines if line["kind"] == "request"]
+    asked = [line for line in lines if line["kind"] == "request" and line["queued"] is not None]
+    waiting = deque(sorted(asked, key=lambda line: line["queued"]))
     steps = [line for line in lines if line["kind"] == "step"]
-    found, doubtful = Compared(), set[int]()
+    alike = 0
     for step in steps:
-        begun = round(step["at"] * 1e9)
-        clock.to(max(begun, clock.now))
-        while waiting and round(waiting[0]["at"] * 1e9) + hop <= begun:
-            line = waiting.pop(0)
+        clock.to(max(round(step["at"] * 1e9), clock.now))
+        while waiting and waiting[0]["queued"] <= step["at"]:
+            line = waiting.popleft()
             pages, size = tuple(line["pages"]), head["page_size"]
-            number = replica.add(TraceRequest(begun, line["input"], line["output"], pages, size if pages else 0))
-            if abs(begun - hop - round(line["at"] * 1e9)) < hop:
-                doubtful.add(number)
-        took = replica.begin()
-        plan, scheduler = replica.plan, replica.engine.scheduler
-        if took is None or plan is None:
-            found.excused += 1  # what it was about has not come yet
+            replica.add(TraceRequest(clock.now, line["input"], line["output"], pages, size if pages else 0))
+        if replica.begin() is None:
             continue
-        told = (len(plan.items), plan.tokens)
-        under_way = {item.request for item in plan.items} | {request.id for request in scheduler.waiting}
+        plan = replica.plan
+        assert plan is not None
+        alike += (len(plan.items), plan.tokens) == (step["sequences"], step["positions"])
         for event in replica.end():
             if event.finish is not None:
                 replica.forget(event.request)
-                doubtful.discard(event.request)
-        if told == (step["sequences"], step["positions"]):
-            found.alike += 1
-        elif under_way & doubtful or any(round(line["at"] * 1e9) <= begun for line in waiting[:8]):
-            found.excused += 1
-        else:
-            found.different += 1
-    return found
+    return alike, len(steps)
 
 
 def main() -> None:
-    """Print the shares."""
+    """Print the share."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tales")
     parser.add_argument("--rate", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--hop", type=float, default=1.5, help="milliseconds from the server to the engine")
     args = parser.parse_args()
-    lines = recorded(args.model, args.rate, args.seconds)
-    found = compare(args.model, lines, round(args.hop * 1e6))
-    steps = found.alike + found.excused + found.different
-    shares = (each / steps for each in (found.alike, found.excused, found.different))
-    alike, excused, different = (f"{share:.2%}" for share in shares)
-    print(f"{steps:,} steps: {alike} alike, {excused} beside a request that came as a step began, {different} not")
+    alike, steps = compare(args.model, recorded(args.model, args.rate, args.seconds))
+    print(f"{steps:,} steps: {alike / steps:.2%} alike, {steps - alike:,} not")
 
 
 if __name__ == "__main__":

@@ -72,11 +72,11 @@ def split() -> None:
     """Two cards: one for prompts and one for answers over links, and both doing both with two sizes of steps."""
     for rate in (33.5, 39.2, 45.0):
         for tokens in (2048, 512):
-            log = run(machine("h100-sxm", tokens), OpenLoop(requests(rate, 45.0)), fleet=Fleet(2, "two", 50_000_000))
+            log = run(machine("h100-sxm", tokens), OpenLoop(requests(rate, 60.0)), fleet=Fleet(2, "two", 50_000_000))
             row((f"{rate:g}", f"together, {tokens:,} positions a step", *cells(measure(log, SLO, open_loop=True))))
         for name, bandwidth in (("NVLink, 450 GB/s", NVLINK), ("100 Gb/s", 100 * GIGABIT), ("25 Gb/s", 25 * GIGABIT)):
             fleet = Fleet(2, "two", 50_000_000, split=Split(1, bandwidth))
-            log = run(machine("h100-sxm"), OpenLoop(requests(rate, 45.0)), fleet=fleet)
+            log = run(machine("h100-sxm"), OpenLoop(requests(rate, 60.0)), fleet=fleet)
             row((f"{rate:g}", f"apart, {name}", *cells(measure(log, SLO, open_loop=True))))
 
 

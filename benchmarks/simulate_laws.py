@@ -3,8 +3,9 @@
     python benchmarks/simulate_laws.py [--model llama-3-8b] [--device h100-sxm]
 
 Closed loop: users who ask again at once, 20 cases; tokens a second over the middle half of the run, when all of them
-are there. Load law: rates up to 0.6 of its wall, Poisson arrivals of 925 tokens in and 266 out, 90 s; mean TPOT.
-Lengths differ by up to a tenth. Printed are rows of benchmarks/simulate.md.
+are there, beside the plan's, whose prompts run by themselves, and beside the same law with prompts that ride on steps
+that decode, as the scheduler has them. Load law: rates up to 0.6 of its wall, Poisson arrivals of 925 tokens in and 266
+out, 90 s; mean TPOT. Lengths differ by up to a tenth. Printed are rows of benchmarks/simulate.md.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.serving import Serving
-from ridgeline.simulate.law import load_law
+from ridgeline.simulate.law import load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
@@ -42,15 +43,19 @@ def steady_rate(log: Log) -> float:
 
 
 def closed_loop(case: Case) -> None:
-    """A line a length of prompt and answer: how far simulated is above the plan, for each number of users."""
+    """Two lines a length of prompt and answer: how far simulated is above the plan, and above the same with prompts
+    that ride, for each number of users."""
     machine = machine_of(case, Limits())
     for given, made in CASES:
-        serving, apart = Serving(case, Workload(given, made)), []
+        serving = Serving(case, Workload(given, made))
+        apart: dict[str, list[float]] = {"a plan": [], "law.py": []}
         for users in USERS:
             asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * EACH, None)
-            log = run(machine, Users(users, 0, asked, None, 1))
-            apart.append(steady_rate(log) / serving.load(users).tokens_per_second.expected - 1)
-        print(f"| {given:,} | {made} | " + " | ".join(f"{each:+.1%}" for each in apart) + " |", flush=True)
+            simulated = steady_rate(run(machine, Users(users, 0, asked, None, 1)))
+            apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
+            apart["law.py"].append(simulated / loop_law(case, users, given, made, Limits().tokens) - 1)
+        for law, each in apart.items():
+            print(f"| {given:,} | {made} | {law} | " + " | ".join(f"{one:+.1%}" for one in each) + " |", flush=True)
 
 
 def law(case: Case) -> None:

@@ -39,7 +39,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, price_error
-from ridgeline.simulate.findings import Findings, simulate
+from ridgeline.simulate.findings import FIGURES, Findings, simulate
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
@@ -215,8 +215,8 @@ def table(name: str, kind: str, runs: Sequence[Real], found: Findings, around: f
     """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
     how far where each run is simulated at the pace of its own steps. around: seconds of TTFT beside the engine's."""
     milli = 1e3
-    throughput = found.metrics.tokens_per_second
-    others = (found.cheap.tokens_per_second, throughput, found.dear.tokens_per_second)
+    throughput = FIGURES["tokens_per_second"](found)
+    assert throughput is not None
     paced = [at_pace(found, each.share) for each in runs]
     lines = []
     for metric, latency, more, real in (
@@ -230,7 +230,7 @@ def table(name: str, kind: str, runs: Sequence[Real], found: Findings, around: f
             lines.append((metric, low, mid, high, [each * milli for each in real], expected))
     real = [each.tokens_per_second for each in runs]
     own = [each.tokens_per_second for each in paced]
-    lines.append(("tokens a second", min(others), throughput, max(others), real, own))
+    lines.append(("tokens a second", throughput.low, throughput.mid, throughput.high, real, own))
     for metric, low, mid, high, each, expected in lines:
         middle = statistics.median(each)
         error, within = mid / middle - 1, low <= middle <= high

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from engine.collecting import finish_all
 from engine.folders import write_model
@@ -234,7 +235,7 @@ def test_rows_of_one_item_have_positions_of_their_own() -> None:
     request = engine.add([1, 2, 3, 4, 5], greedy(9))
     plan = engine.plan()
     assert plan is not None
-    several = StepPlan(0, (plan.items[0]._replace(tokens=(1, 2, 3, 4, 5, 8, 9), logits=(4, 5, 6)),))
+    several = StepPlan(0, (structs.replace(plan.items[0], tokens=(1, 2, 3, 4, 5, 8, 9), logits=(4, 5, 6)),))
     rows = engine.rows(several)
     assert [(row.position, row.generated) for row in rows] == [(5, 0), (6, 1), (7, 2)]
     assert (rows[2].position, len(rows)) == (7, 3)

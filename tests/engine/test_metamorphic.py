@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine import small_models
 from engine.small_models import (
@@ -458,7 +459,7 @@ def test_guesses_give_the_tokens_that_would_have_been_sampled(temperature: float
     assert engine.ledger.grow(item.request, 5 + 4)
     _, pages = engine.ledger.unsent(item.request)
     pages = tuple(known + new for known, new in zip(item.pages, pages, strict=True))
-    guessing = item._replace(tokens=(wanted[0], *guesses), logits=(0, 1, 2, 3), pages=pages)
+    guessing = structs.replace(item, tokens=(wanted[0], *guesses), logits=(0, 1, 2, 3), pages=pages)
     plan = replace(plan, items=(guessing, beside), blank=tuple(engine.ledger.blank))
     engine.ledger.blank.clear()
     outcomes = engine.execute(plan)

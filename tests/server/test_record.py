@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.engine.request import Timing
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.record import Recorder, _Lines
@@ -38,10 +39,10 @@ async def _three_prompts(llm: Scripted, service: Service) -> None:
     ]
     await turn()
     llm.step([(1, 0, 0, 40), (2, 0, 0, 64)], 1, 0.5, 0.25, running=2, waiting=1, held_pages=7)
-    llm.token(2, 1.5, None, end=1)  # the second ends before the first
+    llm.token(2, 1.5, Timing(800_000_000), end=1)  # the second ends before the first
     await turn()
-    llm.token(1, 1.6, None, cached=16)
-    llm.token(1, 1.7, None, end=2)
+    llm.token(1, 1.6, Timing(700_000_000), cached=16)
+    llm.token(1, 1.7, Timing(700_000_000, 900_000_000), end=2)
     await turn()
     tasks[2].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -58,6 +59,7 @@ def test_requests_are_in_order_of_arrival_with_lengths_and_names(tmp_path: Path)
         (40, 0, "abort"),
     ]
     assert first["cached"] == 16
+    assert (first["queued"], second["queued"], third["queued"]) == (0.7, 0.8, None), "when the engine had it"
     assert second["max_tokens"] == 7
     assert [len(line["pages"]) for line in (first, second, third)] == [2, 4, 2]  # full ones
     assert second["pages"][:2] == first["pages"]

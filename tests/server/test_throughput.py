@@ -73,19 +73,21 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(
-    ("calibrated", "said"),
+    ("calibrated", "priced", "said"),
     [
-        (True, "Predicted step times are those of a machine"),
-        (False, "Predicted step times are those of a machine (not calibrated: ridgeline calibrate)"),
+        (True, False, "Predicted step times are those of a machine"),
+        (False, False, "Predicted step times are those of a machine (not calibrated: ridgeline calibrate)"),
+        (False, True, "Predicted step times are those of a machine"),
     ],
 )
 def test_whose_step_times_are_predicted_is_said_once(
-    caplog: pytest.LogCaptureFixture, calibrated: bool, said: str
+    caplog: pytest.LogCaptureFixture, calibrated: bool, priced: bool, said: str
 ) -> None:
+    """A priced server's steps take what is predicted, on no machine that could be calibrated."""
     llm = Scripted()
     llm.info = msgspec.structs.replace(llm.info, device="a machine", calibrated=calibrated)
     with caplog.at_level(logging.INFO):
-        Throughput(llm).begin()
+        Throughput(llm, priced=priced).begin()
     assert caplog.messages[2:] == [said]
 
 

@@ -1,5 +1,6 @@
 """Unequal replicas, and replicas that come and go."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,14 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.advice import advice
+from ridgeline.simulate.answer import answer
 from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.findings import Findings, simulate
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.arrivals import poisson
@@ -22,7 +27,7 @@ from ridgeline.traffic.scaling import Scaling
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
-from support.planned import LLAMA_3_8B, case, fields
+from support.planned import LLAMA_3_8B, card, case, fields
 
 SECOND = 10**9
 ON = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
@@ -126,3 +131,33 @@ def test_dollars_are_of_all_cards() -> None:
     assert asked.dollars_of(2.5) == 7.5
     assert replace(asked, fleet=Fleet(2, others=(priced,))).dollars_per_hour == 9.0
     assert replace(asked, fleet=Fleet(2, others=(ON,))).dollars_per_hour is None
+
+
+def test_other_cards_count_for_what_they_answer() -> None:
+    """A card and one with a tenth of its speed want as many more as the card alone, or one less; so many keep up. Who
+    deals blindly is told so first, and each card's price is told."""
+    fast = card(price=HourlyPrice(3.0, "2026", "test"))
+    slow = card(
+        title="a tenth of it", price=HourlyPrice(0.5, "2026", "test"), peaks={"bf16": 31.2e12}, bandwidth=0.2039e12
+    )
+    on, other = (machine(Limits(), 4000, case(LLAMA_3_8B, each)) for each in (fast, slow))
+
+    def offered() -> OpenLoop:
+        return OpenLoop(bounded(drawn(poisson(450.0, 5), Uniform(80, 120), Uniform(15, 25), 5), 1800, None))
+
+    def found(replicas: int, router: str, *others: Machine) -> Findings:
+        fleet = Fleet(replicas, router, 0, 1, others)
+        return simulate(Asked("8b", on, "", True, offered, SLO(SECOND), PriceError(0.0, ""), 0, fleet))
+
+    def advised(run: Findings) -> int:
+        match = re.search(r"take --replicas (\d+)", advice(run))
+        assert match is not None, advice(run)
+        return int(match[1])
+
+    alone, beside = found(1, "two"), found(1, "two", other)
+    assert 2 <= advised(alone) - 1 <= advised(beside) <= advised(alone)
+    assert found(advised(beside), "two", other).verdict == "steady"
+    assert "--router two" not in advice(beside)
+    assert "--router two" in advice(found(1, "round-robin", other))
+    said = "$3.00 an hour of A100 of the texts (test, 2026), $0.50 an hour of a tenth of it"
+    assert said in dict(answer(beside))["cost"]

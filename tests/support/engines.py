@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, zip_longest
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ridgeline.engine.bare import engine_around
@@ -34,7 +35,7 @@ class RecordingRunner(Runner):
         self.logits: dict[tuple[int, int], Tensor] = {}  # by request and position
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        everywhere = tuple(i._replace(logits=tuple(range(len(i.tokens)))) for i in plan.items)
+        everywhere = tuple(structs.replace(i, logits=tuple(range(len(i.tokens)))) for i in plan.items)
         logits_TV = self.forward(dataclasses.replace(plan, items=everywhere))
         wanted: list[int] = []
         start = 0

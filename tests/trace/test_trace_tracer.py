@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, TEXT, Maker, Ticks
 
@@ -135,7 +136,7 @@ def test_a_step_that_is_run_again_changes_no_page() -> None:
     item = PlanItem(7, 5, (1, 2), ((3, 4), (5,)), True, (1,))
     plan = StepPlan(2, (item,), blank=(3,), forget=(6,))
     repeated = plan.again()
-    assert repeated.items == (item._replace(pages=((), ()), first=False),)
+    assert repeated.items == (structs.replace(item, pages=((), ()), first=False),)
     assert (repeated.copies, repeated.blank, repeated.forget) == ((), (), ())
     assert repeated.work() == plan.work()
 

@@ -118,7 +118,11 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         ("{]\n", "line 1"),
         (AZURE + "2023-11-16 18:15:46,0,44\n", "line 2: 0 is no count"),
         (AZURE + "2023-11-16 18:15:46,-3,44\n", "line 2: -3 is no count"),
-        (AZURE + "2023-11-16 18:15:46,3\n", "line 2"),
+        (AZURE + "2023-11-16 18:15:46,nan,44\n", "line 2: nan is no count"),
+        (
+            AZURE + "2023-11-16 18:15:46,3\n",
+            "line 2: it has 2 cells, and TIMESTAMP",
+        ),
         (AZURE + "yesterday,3,4\n", "line 2"),
         (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "line 3: it comes before"),
         (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),

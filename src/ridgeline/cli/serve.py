@@ -17,6 +17,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
 from ridgeline.cli.options import device_named, device_under
+from ridgeline.cli.plan_options import given_flags
 from ridgeline.cli.request import draws_too
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
 from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
@@ -145,7 +146,7 @@ def serve(
     writers = [source for source in sources if not source.pipeline]
     check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
-    check_priced(priced, engine, {"seed": seed is not None, "lora_modules": adapters.lora_modules})
+    check_priced(priced, [*given_flags(engine), *given_flags(adapters), *(["--seed"] if seed is not None else [])])
     replicas.check(pipelines)
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)

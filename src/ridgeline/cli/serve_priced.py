@@ -1,14 +1,12 @@
 """`ridgeline serve --priced CARD`: a server on which no model runs, whose steps take what they would on that card."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
-from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import device_named
-from ridgeline.cli.plan_options import given_flags
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.plan import check_devices
@@ -18,7 +16,8 @@ from ridgeline.simulate.served import CHAT_TEMPLATE, MAKER, served_machine, with
 _priced = options.panel("Without a model")
 _COMPUTES = (
     *("--dummy-weights", "--threads", "--device", "--enforce-eager", "--tensor-parallel"),
-    *("--speculate", "--speculate-tokens", "--speculative-config"),
+    *("--speculate", "--speculate-tokens", "--speculative-config", "--seed"),
+    *("--lora-modules", "--enable-lora", "--max-lora-rank", "--max-loras"),
 )
 
 
@@ -37,17 +36,15 @@ class PricedFlags:
     priced_devices: Annotated[int, _priced("So many of that card, every layer divided over them.")] = 1
 
 
-def check_priced(flags: PricedFlags, engine: TextFlags, others: Mapping[str, Any]) -> None:
-    """Refuse options of what computes. others: what was given of those that are not the engine's. Raises ValueError."""
+def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
+    """Refuse options of what computes. given: the options that were, as they are typed. Raises ValueError."""
     if flags.priced is None:
         if flags.priced_devices != 1:
             raise ValueError("--priced-devices is how many of --priced there are; give both")
         return
-    changed = given_flags(engine)
-    given = [option for option in _COMPUTES if option in changed]
-    given += [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
-    if given:
-        raise ValueError(f"{given[0]} is of a model that runs, and with --priced none does; leave it out")
+    computing = [option for option in given if option in _COMPUTES]
+    if computing:
+        raise ValueError(f"{computing[0]} is of a model that runs, and with --priced none does; leave it out")
 
 
 def served_priced(source: Source, served: Served, flags: PricedFlags) -> Served:

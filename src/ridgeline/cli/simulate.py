@@ -29,10 +29,11 @@ from ridgeline.simulate.adviser import advise
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
+from ridgeline.simulate.division import MAX_CARDS, divide
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
-from ridgeline.simulate.law import Law, load_law
+from ridgeline.simulate.law import Law, load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
@@ -61,17 +62,22 @@ def simulate(
     Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
     """
     traffic = _checked(traffic, judged)
-    if judged.advise and (fleet.split or fleet.scale or fleet.also):
-        raise ValueError("--advise is of equal replicas that do all; leave --split, --scale and --also out")
+    for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
+        if given and (fleet.split or fleet.scale or fleet.also):
+            raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
     required = judged.requirements()
     _check_files(output)
-    asked, rebuilt = _asked(model, setup, fleet, limits, traffic, money, judged)
+    asked, rebuilt, on = _asked(model, setup, fleet, limits, traffic, money, judged)
     with _progress() as told:
-        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
+        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, traffic, told)
         if asked.fleet.split is not None:
             found = replace(found, together=together(asked, rebuilt, told))
         if judged.advise:
             found = replace(found, advised=advise(asked, rebuilt, told))
+        if judged.divide is not None:
+            best = asked.machine.limits if found.advised is None else found.advised.best.limits
+            advised = replace(asked, machine=rebuilt(best))
+            found = replace(found, division=divide(advised, judged.divide, lambda devices: on(devices, best), told))
     _write(found, output)
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
@@ -88,6 +94,11 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
     if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
+    if judged.divide is not None:
+        if judged.slo is None or judged.capacity or not traffic.open_loop:
+            raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+        if not 1 <= judged.divide <= MAX_CARDS:
+            raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
     return traffic
 
 
@@ -99,8 +110,8 @@ def _asked(
     traffic: TrafficFlags,
     money: MoneyFlags,
     judged: JudgedFlags,
-) -> tuple[Asked, Callable[[Limits], Machine]]:
-    """What is asked for, and what makes its machine with other limits. Raises ValueError."""
+) -> tuple[Asked, Callable[[Limits], Machine], Callable[[int, Limits], Machine]]:
+    """What is asked for, and what makes its machine with other limits, on so many cards too. Raises ValueError."""
     made = traffic.offered()
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
@@ -124,17 +135,42 @@ def _asked(
     )
     words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
     asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt)
-    return asked, lambda other: limits.machine(case, other)
+
+    def on(devices: int, asked_limits: Limits) -> Machine:
+        other = replace(setup, devices=devices).setup(device)
+        check_devices(other)
+        return limits.machine(models.case(other), asked_limits)
+
+    return asked, lambda other: limits.machine(case, other), on
 
 
-def _found(asked: Asked, told: Callable[[str], Told]) -> Findings:
-    return simulated(asked, told, lambda metrics: _law(asked, metrics))
+def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
+    return simulated(
+        asked,
+        told,
+        lambda metrics: _law(asked, metrics),
+        (lambda metrics: _loop_law(asked, metrics, each)) if (each := _each(asked, traffic)) else None,
+    )
+
+
+def _each(asked: Asked, traffic: TrafficFlags) -> int:
+    """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
+    users, replicas = traffic.users or 0, asked.fleet.size
+    known = traffic.think is None and users % replicas == 0 and users // replicas <= asked.machine.limits.requests
+    return users // replicas if known else 0
 
 
 def _law(asked: Asked, metrics: Metrics) -> Law:
     """Of one replica, at its share of the rate."""
     rate, machine = metrics.offered / asked.fleet.replicas, asked.machine
     return load_law(machine.case, rate, round(metrics.input), round(metrics.output), machine.limits.tokens)
+
+
+def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
+    """Of all replicas, with so many users each."""
+    machine, replicas = asked.machine, asked.fleet.replicas
+    sizes = round(metrics.input), max(1, round(metrics.output))
+    return replicas * loop_law(machine.case, users, *sizes, machine.limits.tokens)
 
 
 def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
@@ -152,7 +188,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
-    return replace(_found(there, told), capacity=found)
+    return replace(_found(there, shown, told), capacity=found)
 
 
 def _check_files(output: OutputFlags) -> None:

@@ -278,6 +278,12 @@ class JudgedFlags:
             "--advise",
         ),
     ] = False
+    divide: Annotated[
+        int | None,
+        _judged(
+            "Of so many cards at most, how many to a replica and how many replicas make most good requests a dollar."
+        ),
+    ] = None
     require: Annotated[
         list[str] | None,
         _judged(

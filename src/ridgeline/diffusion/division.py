@@ -13,7 +13,8 @@ from ridgeline.models.denoiser import PICTURES, TEXT
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
-from ridgeline.roofline.price import Price, PricedOp
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.priced import PricedOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from ridgeline.models.tiling import Tiling
 from ridgeline.ops.padded import padded_work
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.kept import keep
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
-from ridgeline.roofline.price import Price, StepPrice, keep
+from ridgeline.roofline.price import Price, StepPrice
 from ridgeline.roofline.time import communication_seconds
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)

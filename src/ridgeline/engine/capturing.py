@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder, PageTables
@@ -250,7 +251,7 @@ def row_by_row(plan: StepPlan) -> Sequence[PlanItem]:
     if plan.tokens == len(plan.items):
         return plan.items
     return [
-        item._replace(start=start, tokens=(token,), logits=(0,))
+        structs.replace(item, start=start, tokens=(token,), logits=(0,))
         for item in plan.items
         for start, token in enumerate(item.tokens, item.start)
     ]

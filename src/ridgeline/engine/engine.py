@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
@@ -377,14 +378,14 @@ class Engine:
             request.timing = replace(request.timing, first_token=now)
         if self.speculator is not None:
             self.speculator.verified(request, len(item.logits) - 1, [one.token for one in sampled])
-        finish = None
-        for count, one in enumerate(sampled, 1):
+        finish, known = None, request.known
+        for one in sampled:
             finish = request.append(one.token)
-            self._output_tokens += 1
             if finish is not None:
-                self._dropped_tokens += len(sampled) - count
+                self._dropped_tokens += len(sampled) - (request.known - known)
                 break
             events.append(self._told(request, one, now))
+        self._output_tokens += request.known - known
         self.scheduler.settle(request, item)
         if request.children:
             for child in request.children:
@@ -401,8 +402,8 @@ class Engine:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """The event of a token with which its request does not end."""
-        told = TokenEvent(request.group, request.choice, one, now, request.cached, request.timing)
-        return told if request.scores is None else told._replace(prompt_logprobs=request.told_scores())
+        scores = None if request.scores is None else request.told_scores()
+        return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
@@ -413,7 +414,7 @@ class Engine:
         self.scheduler.settle(request, item)
         if item.segment.kv_len == request.known:
             event = self._finish(request, Finish.STOP, now)
-            events.append(event._replace(hidden=np.concatenate(request.hidden or [states.states_PD])))
+            events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
@@ -426,7 +427,7 @@ class Engine:
         refused = out_of_memory(error)
         reason = refused or " ".join(f"{type(error).__name__}: {error}".split())
         given_up = [event for request in ends for event in self._give_up(request, reason)]
-        return [event._replace(out_of_memory=refused is not None) for event in given_up]
+        return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
 
     def _give_up(self, request: Request, reason: str) -> list[TokenEvent]:
         """End a request that failed, and the choices that were to start from its prompt, which is what failed."""

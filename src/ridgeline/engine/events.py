@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from ridgeline.ops.work import Work
 PromptLogprobs = tuple[PromptLogprob | None, ...]
 
 
-class TokenEvent(NamedTuple):
+class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One choice of one request moved on: a token, an end, or both.
 
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.

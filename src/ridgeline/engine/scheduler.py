@@ -12,6 +12,8 @@ from itertools import islice
 from operator import attrgetter
 from types import MappingProxyType
 
+from msgspec import structs
+
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
@@ -161,9 +163,10 @@ class Scheduler:
                 break
             if not grow(request.id, request.computed + count):
                 budget += self._make_room(request, count, grants)
-            if request.running:
-                grants[request] = count
-                budget -= count
+                if not request.running:
+                    continue
+            grants[request] = count
+            budget -= count
         return grants
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
@@ -278,12 +281,12 @@ class Scheduler:
         if request.encoder:
             encoder = () if request.encoded else request.encoder
             request.encoded = True
-            item = item._replace(encoder=encoder, encoded=len(request.encoder))
+            item = structs.replace(item, encoder=encoder, encoded=len(request.encoder))
         if request.images is not None and (placed := request.images.of_step(start, tokens)) is not None:
             tokens, encoder = placed
-            item = item._replace(tokens=tokens, encoder=encoder, encoded=len(encoder))
+            item = structs.replace(item, tokens=tokens, encoder=encoder, encoded=len(encoder))
         if request.scores is not None:
-            item = item._replace(scored=self._scoring(request, start, end))
+            item = structs.replace(item, scored=self._scoring(request, start, end))
         return item
 
     @staticmethod

@@ -18,7 +18,7 @@ from ridgeline.ops.op import Kernel, Runs
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import AttentionSum, AttentionWork, Work
 from ridgeline.page.lines import EXACT, Line, Values, straight, trimmed, whole
-from ridgeline.roofline.price import PricedOp
+from ridgeline.roofline.priced import PricedOp
 
 CLASSES = ("one", "few", "many")
 ROWS = "rows"

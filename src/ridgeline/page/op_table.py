@@ -13,7 +13,7 @@ from typing import Any
 from ridgeline.ops.work import Reach
 from ridgeline.page.asking import Asked, Asker, Cases, Key, Record
 from ridgeline.page.lines import Values, at
-from ridgeline.roofline.price import PricedOp
+from ridgeline.roofline.priced import PricedOp
 
 _SAME = 1e-12  # relative difference of what is written from what the op says
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from ridgeline.ops.work import LOGITS, Segment, Work
-from ridgeline.roofline.price import Price, PricedOp
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.priced import PricedOp
 
 LOGIT_ROWS = 256
 """Requests whose logits a step has room for, where no engine has said how many."""

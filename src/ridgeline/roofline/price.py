@@ -1,11 +1,12 @@
 """The price of a step: the costs of all calls of a model's ops, each distinct one evaluated once.
 
 Most ops cost the same however long the sequences are. Their sum is kept for each shape of step, so that pricing the
-next decode step evaluates attention alone: one formula, tens of thousands of steps a second.
+next decode step evaluates attention alone: one formula, tens of thousands of steps a second. Of a new shape, such as
+another prompt makes beside the same decodes, what each op costs is known once its rows have come before (standing.py).
 """
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -16,47 +17,19 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, MAX_RECORDED_ROWS
-from ridgeline.ops.op import Kernel, Op, Runs
+from ridgeline.ops.op import Op, Runs
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.time import OpTime, beside_card, floor_seconds, host_seconds, op_seconds
-
-# Results that a store holds, such as standing costs by the shape of a step; a simulation must not grow without end.
-_MAX_KEPT = 4096
+from ridgeline.roofline.kept import keep
+from ridgeline.roofline.priced import PricedOp, PricedRow
+from ridgeline.roofline.standing import StandingOps
+from ridgeline.roofline.time import beside_card, floor_seconds, host_seconds, op_seconds
 
 # Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
 _PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
 StepShape = tuple[tuple[Space, int], ...]
-K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class PricedOp:
-    """One of `count` calls of ops with the same cost function over rows of one space; `path` is where the first is."""
-
-    op: Op
-    path: str
-    space: Space
-    count: int
-
-    def cost(self, work: Work) -> Cost:
-        """Of one call."""
-        return self.op.cost(work, self.space)
-
-    def kernels(self, work: Work, runs: Runs = "torch") -> tuple[Kernel, ...]:
-        """Of one call. runs: whose."""
-        return self.op.kernels_by(runs, work, self.space)
-
-
-@dataclass(frozen=True, slots=True)
-class PricedRow:
-    """A distinct op in a step on a device: the cost and the seconds of one of its `count` instances."""
-
-    priced: PricedOp
-    cost: Cost
-    time: OpTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +50,9 @@ class StepPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What the ops that do not read the context cost together, and each. calls: how many calls of all ops have rows."""
+    """What the ops that do not read the context cost together. calls: how many calls of all ops have rows."""
 
     total: Cost
-    costs: tuple[Cost, ...]
     calls: int
 
 
@@ -129,7 +101,11 @@ class Price:
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
-        self._kernels: dict[tuple[StepShape, Runs], tuple[tuple[Kernel, ...], ...]] = {}
+        spaces = dict.fromkeys(priced.space for priced in self._standing_ops)
+        self._by_space = {
+            space: StandingOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
+            for space in spaces
+        }
         self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
 
     def weights_on(self, device: Device) -> float:
@@ -185,41 +161,29 @@ class Price:
         shape = work.shape
         found = self._standing.get(shape)
         if found is None:
-            # Without attention in it, an op that reads the context and does not say so fails here.
-            blind = Work(work.rows, work.sequences)
-            costs = tuple(priced.cost(blind) for priced in self._standing_ops)
             total = Cost()
+            costs = self._in_order(lambda ops: ops.costs(work))
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
             calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
-            found = keep(self._standing, shape, _Standing(total, costs, calls))
-        return found
-
-    def _kernels_of(self, work: Work, runs: Runs) -> tuple[tuple[Kernel, ...], ...]:
-        """Those of each op that does not read the context: the same on all devices, of which a plan compares dozens."""
-        key = (work.shape, runs)
-        found = self._kernels.get(key)
-        if found is None:
-            blind = Work(work.rows, work.sequences)
-            kernels = tuple(priced.kernels(blind, runs) for priced in self._standing_ops)
-            found = keep(self._kernels, key, kernels)
+            found = keep(self._standing, shape, _Standing(total, calls))
         return found
 
     def _times_of(self, device: Device, work: Work, working_set: float, *, recorded: bool) -> _StandingTime:
         key = (id(device), device.bandwidth_of(working_set), work.shape, recorded)
         found = self._times.get(key)
         if found is None:
-
-            def row(priced: PricedOp, cost: Cost, kernels: tuple[Kernel, ...]) -> PricedRow:
-                time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
-                return PricedRow(priced, cost, time)
-
-            kernels = self._kernels_of(work, self.runs_on(device))
-            rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs, kernels))
+            runs = self.runs_on(device)
+            rows = self._in_order(lambda ops: ops.rows_on(device, work, working_set, runs, recorded=recorded))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
             found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
         return found
+
+    def _in_order(self, of: Callable[[StandingOps], Iterable[V]]) -> tuple[V, ...]:
+        """What there is of each op, from what there is of those of each space."""
+        parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
+        return tuple([next(parts[priced.space]) for priced in self._standing_ops])
 
 
 def traced_calls(model: Network) -> list[tuple[str, Op, Space]]:
@@ -245,11 +209,3 @@ def _gathering(op: Op, ranks: int) -> Op:
     other = copy(op)
     other.gathered = ranks
     return other
-
-
-def keep(kept: dict[K, V], key: K, value: V) -> V:
-    """Keep a value under its key; a full store starts again."""
-    if len(kept) >= _MAX_KEPT:
-        kept.clear()
-    kept[key] = value
-    return value

@@ -5,7 +5,9 @@ import math
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.findings import Findings
-from ridgeline.simulate.fleet import Fleet
+from ridgeline.simulate.law import load_law
+from ridgeline.simulate.metrics import Metrics
+from ridgeline.traffic.routers import BLIND
 
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
@@ -25,9 +27,8 @@ def advice(findings: Findings) -> str:
             f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
-        more = _more(findings.asked.fleet, metrics.offered / metrics.requests_per_second)
         return (
-            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: {more}, "
+            f"Of {three(metrics.offered)} requests a second it answers {three(_answered(metrics))}: {_more(findings)}, "
             "or take a faster card (ridgeline plan --compare)."
         )
     held = metrics.steps.held
@@ -51,13 +52,31 @@ def advice(findings: Findings) -> str:
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
 
 
-def _more(fleet: Fleet, times: float) -> str:
-    """How a fleet gets so many times the replicas, by the option that says how many it has."""
+def _answered(metrics: Metrics) -> float:
+    """Requests a second: in all, or while they come, for after that a slow card may go on by itself for long."""
+    assert metrics.steadiness is not None, "somebody has looked whether it keeps up"
+    return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
+
+
+def _more(findings: Findings) -> str:
+    """How a fleet comes to answer all that is offered, by the option that says how many it has."""
+    fleet = findings.asked.fleet
     if fleet.scaling is not None:
         return "let more replicas come, or let them come sooner (--scale, --scale-at)"
     if fleet.split is not None:
         return "take more replicas for prompts, for answers or for both (--split)"
-    return f"take --replicas {math.ceil(fleet.size * times) - len(fleet.others)}"
+    blind = "send less to slow cards (--router two), " if fleet.others and fleet.router in BLIND else ""
+    return f"{blind}take --replicas {_enough(findings)}"
+
+
+def _enough(findings: Findings) -> int:
+    """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
+    load law has them answer of it."""
+    metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
+    rate, sizes = metrics.offered / fleet.size, (max(1, round(metrics.input)), max(1, round(metrics.output)))
+    own, *others = (load_law(each.case, rate, *sizes, each.limits.tokens).wall for each in (machine, *fleet.others))
+    wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
+    return math.ceil((wanted - sum(others)) / own)
 
 
 def _of_prompts(findings: Findings) -> str:

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
+from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.division import Division
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.fleet import Fleet
@@ -44,6 +47,8 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
         blocks += [Heading("The same cards"), _together(findings)]
     if findings.advised is not None:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
+    if findings.division is not None:
+        blocks += [Heading("Other divisions"), Paragraph(findings.division.sentence), _divisions(findings.division)]
     return Document(title, (*blocks, *figures(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
@@ -109,6 +114,20 @@ def _options(advised: Advised) -> Table:
         "once. late: the highest percentile that there are enough samples for.",
     )
     return Table(columns(*heads, words=(8,)), tuple(rows), notes)
+
+
+def _divisions(division: Division) -> Table:
+    """What was run, the cheapest first."""
+    rows = []
+    for each in division.tried:
+        name = "best" if each is division.best else "as asked" if each is division.own else ""
+        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else "none good"
+        compared = _compared(each.option.metrics)
+        cells = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}", thousand, *compared[:-1], name)
+        rows.append(Row(cells, "strong" if each is division.best else ""))
+    heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
+    notes = ("One is not run where all requests being good would not make up for its cards.",)
+    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
 def answer(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -245,13 +264,26 @@ def _limit(findings: Findings) -> str:
 def _cost(findings: Findings) -> str:
     if findings.asked.dollars_per_hour is None:
         return "no price is known of this card; --price gives one"
-    price = findings.asked.machine.case.setup.device.price
-    assert price is not None
     per_good = FIGURES["dollars_per_thousand_good"](findings)
     good = "" if per_good is None else f", {_plain(per_good, '$')} a thousand good requests"
     return (
         f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} a million output tokens{good}; "
-        f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+        f"{_asked_for(findings.asked)}"
+    )
+
+
+def _asked_for(asked: Asked) -> str:
+    """What each sort of card costs, and whose price that is."""
+    prices: dict[str, HourlyPrice] = {}
+    for machine in (asked.machine, *asked.fleet.others):
+        device = machine.case.setup.device
+        assert device.price is not None, "the dollars of all are known"
+        prices.setdefault(device.title, device.price)
+    if len(prices) == 1:
+        (price,) = prices.values()
+        return f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    return ", ".join(
+        f"${price.dollars:.2f} an hour of {title} ({price.asked_by}, {price.date})" for title, price in prices.items()
     )
 
 
@@ -261,8 +293,11 @@ def _law(findings: Findings) -> str:
         return "none: it is of requests that are answered"
     if findings.asked.open_loop and not findings.asked.fleet.equal:
         return "the load law is of equal replicas that do all"
+    if findings.loop is not None:
+        rate = three(findings.metrics.tokens_per_second)
+        return f"{three(findings.loop)} output tokens a second by the law of users who ask at once, simulated {rate}"
     if law is None or findings.wall is None:
-        return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
+        return "there is one of requests that come by themselves, and of users who do not think and all have a place"
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"

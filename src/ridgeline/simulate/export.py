@@ -1,5 +1,6 @@
 """The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.division import Division
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
 from ridgeline.simulate.metrics import Columns, Metrics
@@ -30,11 +32,13 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "metrics": metrics_json(findings.metrics, told=findings.told),
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
         "advised": None if findings.advised is None else _advised(findings.advised),
+        "division": None if findings.division is None else _division(findings.division),
         "together": [
             {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics, told=_told(each.metrics))}
             for each in findings.together
         ],
         "law": None if findings.law is None else asdict(findings.law),
+        "loop": findings.loop,
         "per_request": _per_request(findings.log),
         "steps": {"per_second": per_second(findings.log)},
         "replicas": _replicas(findings.log),
@@ -78,6 +82,28 @@ def _advised(found: Advised) -> dict[str, Any]:
         "best": asdict(found.best.limits),
         "flags": found.flags,
         "options": options,
+    }
+
+
+def _division(found: Division) -> dict[str, Any]:
+    tried = [
+        {
+            "devices": each.devices,
+            "replicas": each.replicas,
+            "dollars_per_hour": each.dollars,
+            "dollars_per_thousand_good": each.thousand if math.isfinite(each.thousand) else None,
+            "good_share": each.option.share,
+            "metrics": metrics_json(each.option.metrics, told=not each.option.overloaded),
+        }
+        for each in found.tried
+    ]
+    return {
+        "sentence": found.sentence,
+        "worth": found.worth,
+        "gain": None if found.gain is None else percentile_json(found.gain),
+        "own": found.own.flags,
+        "best": found.best.flags,
+        "tried": tried,
     }
 
 

@@ -8,9 +8,10 @@ from functools import partial
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.division import Division
 from ridgeline.simulate.law import Law
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.metrics import Drawn, Metrics, measure
 from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.together import Together
 from ridgeline.simulate.verdict import verdict
@@ -23,7 +24,8 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 class Findings:
     """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
     law: the formula's figures; None of users. capacity: where it was looked for; the runs are then at that rate.
-    advised: where better settings were. together: the same cards without a split, where there is one."""
+    advised: where better settings were. together: the same cards without a split, where there is one. division: where
+    other numbers of cards were tried. loop: tokens a second by the law of users who do not think; None of others."""
 
     asked: Asked
     log: Log
@@ -34,6 +36,8 @@ class Findings:
     capacity: Capacity | None = None
     advised: Advised | None = None
     together: tuple[Together, ...] = ()
+    division: Division | None = None
+    loop: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -70,7 +74,22 @@ class Findings:
         others = [value for value in (of(self.cheap), of(self.dear)) if value is not None]
         return Percentile(min(mid, *others), mid, max(mid, *others)) if others else Percentile(mid, mid, mid)
 
-    def dollars(self, a_second: Callable[[Metrics], float | None]) -> Percentile | None:
+    def rate(
+        self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float], most: float = math.inf
+    ) -> Percentile | None:
+        """A figure of what comes by itself, or 1 over it, `most` at most, and how far chance alone could have had it
+        elsewhere. An overloaded replica gives what it can, whatever comes."""
+        found, by = self.figure(of), self.metrics.drawn
+        if found is None or by is None or self.verdict == "overloaded":
+            return found
+        off = found.mid * drawn(by)
+        return Percentile(
+            min(found.low, max(0.0, found.mid - off)), found.mid, max(found.high, min(most, found.mid + off))
+        )
+
+    def dollars(
+        self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]
+    ) -> Percentile | None:
         """Dollars for one of what comes so many times a second; infinite where nothing does."""
         if self.asked.dollars_per_hour is None:
             return None
@@ -80,11 +99,14 @@ class Findings:
             assert hourly is not None
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
 
-        return self.figure(cost)
+        return self.rate(cost, drawn)
 
 
 def simulate(
-    asked: Asked, told: Callable[[str], Told] | None = None, law: Callable[[Metrics], Law] | None = None
+    asked: Asked,
+    told: Callable[[str], Told] | None = None,
+    law: Callable[[Metrics], Law] | None = None,
+    loop: Callable[[Metrics], float] | None = None,
 ) -> Findings:
     """Run at the price, and at less and more of it by its error, with the same requests. told: for the name of a run,
     who is told how far it is."""
@@ -100,8 +122,10 @@ def simulate(
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.open_loop and asked.fleet.equal and metrics.counts["ok"] > 0
-    return Findings(asked, log, metrics, cheap, dear, law(metrics) if law is not None and lawful else None)
+    lawful = asked.fleet.equal and metrics.counts["ok"] > 0
+    by_rate = law(metrics) if law is not None and lawful and asked.open_loop else None
+    by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
+    return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------
@@ -125,20 +149,26 @@ FIGURES: dict[str, Callable[[Findings], Percentile | None]] = {
         for name in LATENCIES
         for percent in SHOWN
     },
-    "goodput": lambda findings: findings.figure(_good),
-    "good_share": _ratio(lambda metrics: metrics.good_share),
-    "requests_per_second": _ratio(lambda metrics: metrics.requests_per_second),
-    "tokens_per_second": _ratio(lambda metrics: metrics.tokens_per_second),
+    "goodput": lambda findings: findings.rate(_good, lambda drawn: drawn.good),
+    "good_share": lambda findings: findings.rate(lambda m: m.good_share, lambda drawn: drawn.good_share, 1.0),
+    "requests_per_second": lambda findings: findings.rate(
+        lambda m: m.requests_per_second, lambda drawn: drawn.requests
+    ),
+    "tokens_per_second": lambda findings: findings.rate(lambda m: m.tokens_per_second, lambda drawn: drawn.tokens),
     "batch": _ratio(lambda metrics: metrics.steps.batch),
     "busy": _ratio(lambda metrics: metrics.steps.busy),
     "pages": _ratio(lambda metrics: metrics.steps.pages),
     "most_pages": _ratio(lambda metrics: metrics.steps.most_pages),
     "prefix_hits": _ratio(lambda metrics: metrics.found),
     "preemptions": _ratio(lambda metrics: float(metrics.preemptions)),
-    "dollars_per_million_tokens": lambda findings: findings.dollars(lambda m: m.tokens_per_second / 1e6),
-    "dollars_per_thousand_requests": lambda findings: findings.dollars(lambda m: m.requests_per_second / 1e3),
+    "dollars_per_million_tokens": lambda findings: findings.dollars(
+        lambda m: m.tokens_per_second / 1e6, lambda drawn: drawn.tokens
+    ),
+    "dollars_per_thousand_requests": lambda findings: findings.dollars(
+        lambda m: m.requests_per_second / 1e3, lambda drawn: drawn.requests
+    ),
     "dollars_per_thousand_good": lambda findings: findings.dollars(
-        lambda m: None if m.goodput is None else m.goodput.rate / 1e3
+        lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda drawn: drawn.good
     ),
 }
 """Figures with intervals, by the names that --require takes: latencies in seconds, rates a second, shares to 1."""

@@ -8,6 +8,14 @@ on:
     s = a + b lambda L s + P lambda s        so that        TPOT = a / (1 - rho),  rho = lambda (P + L b)
 
 b and P are taken where the replica works: at as many sequences as the law itself finds.
+
+Of n users who ask again at once, each has a part in L steps an answer; n of those run a prompt beside n - 1 sequences
+that decode, and the others n that decode, so that n L tokens take
+
+    (L - n) d(n) + n m(n)        d: a decode step; m: one of a prompt and n - 1 that decode
+
+and a prompt in k parts is in k such steps. A plan's closed loop has prompts run by themselves, as engines do that let
+them go first.
 """
 
 from dataclasses import dataclass
@@ -43,6 +51,24 @@ def load_law(case: Case, rate: float, input: int, output: int, step_tokens: int)
         batch = max(2, min(_MOST, round(rate * output * found.tpot)))
         found = _law(case, rate, input, output, step_tokens, batch)
     return found
+
+
+def loop_law(case: Case, users: int, input: int, output: int, step_tokens: int) -> float:
+    """Tokens a second of so many users who ask again at once, for requests of so many tokens in and out."""
+    context, reaches = input + output // 2, case.price.reaches
+    others = [context] * (users - 1)
+
+    def seconds(work: Work) -> float:
+        return case.price.on(case.device, work).expected
+
+    plain, mixed, done, parts = seconds(Work.decode([context] * users, reaches)), 0.0, 0, 0
+    while done < input:
+        end = min(input, done + max(1, step_tokens - len(others)))
+        riding = Work.of([Segment(end - done, end)], reaches, logit_rows=int(end == input))
+        mixed += seconds(riding + Work.decode(others, reaches) if others else riding)
+        done, parts = end, parts + 1
+    steps = output + parts - 1
+    return users * output / ((steps - users * parts) * plain + users * mixed)
 
 
 def _law(case: Case, rate: float, input: int, output: int, step_tokens: int, batch: int) -> Law:

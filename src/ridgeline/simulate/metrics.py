@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
 from ridgeline.traffic.blocks import block_intervals
-from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, weighted
+from ridgeline.traffic.percentiles import DEVIATIONS_95, SHOWN, Distribution, Percentile, weighted
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.steadiness import Steadiness, steadiness
 from ridgeline.traffic.summary import Goodput
@@ -43,13 +43,25 @@ class StepShares:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """How far, as shares, what came could have been more or less by chance alone, in 95 of 100 draws, were requests
+    independent: 1.96 standard errors of requests, of their tokens and of good ones, each a Poisson count, tokens of
+    such many of each length. good_share: of the share of good ones, of a binomial count."""
+
+    requests: float
+    tokens: float
+    good: float
+    good_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Of a run. counts: requests by outcome, all of them; limited: answered ones that the context cut short. warm_up:
     seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
     in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
-    requests. replicas: that were there, on average over the run. steadiness: None of users, and where there is too
-    little to see."""
+    requests. replicas: that were there, on average over the run. drawn, steadiness: None of users, the latter too where
+    there is too little to see."""
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -71,6 +83,7 @@ class Metrics:
     steps: StepShares
     replicas: float
     steadiness: Steadiness | None
+    drawn: Drawn | None
 
     @property
     def total(self) -> int:
@@ -139,6 +152,18 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         _shares(log, since),
         sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
         _steadiness(requests, span) if open_loop else None,
+        _drawn(requests.made[answered], share * int(counted.sum()), share) if open_loop else None,
+    )
+
+
+def _drawn(made: Ints, good: float, share: float) -> Drawn:
+    """made: tokens of each answer. good: how many requests are; share: of all."""
+    count, tokens = len(made), float(made.sum())
+    return Drawn(
+        DEVIATIONS_95 / math.sqrt(count) if count else 0.0,
+        DEVIATIONS_95 * math.sqrt(float((made.astype(np.float64) ** 2).sum())) / tokens if tokens else 0.0,
+        DEVIATIONS_95 / math.sqrt(good) if good else 0.0,
+        DEVIATIONS_95 * math.sqrt((1 - share) / good) if good else 0.0,
     )
 
 

@@ -9,6 +9,7 @@ from ridgeline.engine.request import NamedPrompt
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.price import Price
@@ -37,14 +38,15 @@ class StepPricer:
     """What steps take: what the price expects, times a factor, and a constant."""
 
     def __init__(self, price: Price, device: Device, factor: float = 1.0, between: int = 0) -> None:
-        """between: nanoseconds, as of a Machine. compute_bound: whether the last step has more arithmetic than memory
-        traffic."""
+        """between: nanoseconds, as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
+        is more arithmetic than memory traffic."""
         self._price, self._device, self._factor, self._between = price, device, factor, between
-        self.compute_bound = False
+        self.work, self.compute_bound = Work({}, 0), False
 
     def __call__(self, plan: StepPlan) -> int:
         """Nanoseconds of a plan's step."""
-        found = self._price.on(self._device, plan.work(self._price.reaches))
+        self.work = plan.work(self._price.reaches)
+        found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = compute_seconds(found.cost, self._device) > memory
         return round(found.expected * self._factor * 1e9) + self._between

@@ -56,15 +56,15 @@ class Serving:
         self.stepping = True
         plan, engine, steps = self.replica.plan, self.replica.engine, log.steps
         assert plan is not None
-        scheduler, pool = engine.scheduler, engine.ledger.pool
-        lengths = [len(item.tokens) for item in plan.items]
-        positions, sequences = sum(lengths), len(lengths)
+        scheduler, pool, work = engine.scheduler, engine.ledger.pool, self.replica.pricer.work
+        positions, sequences = work.tokens, work.sequences
+        prompts = 0 if positions == sequences else sum([n for item in plan.items if (n := len(item.tokens)) > 1])
         running, waiting = len(scheduler.running), len(scheduler.waiting)
         steps.replica.append(place)
         steps.started.append(engine.clock())
         steps.took.append(took)
         steps.positions.append(positions)
-        steps.prompts.append(positions - lengths.count(1))
+        steps.prompts.append(prompts)
         steps.sequences.append(sequences)
         steps.running.append(running)
         steps.waiting.append(waiting)

@@ -10,7 +10,8 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
-from ridgeline.roofline.price import Price, PricedRow, StepPrice
+from ridgeline.roofline.price import Price, StepPrice
+from ridgeline.roofline.priced import PricedRow
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 from ridgeline.trace.ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
 from ridgeline.trace.measurement import Measurement

@@ -111,6 +111,9 @@ ROUTERS: dict[str, Callable[[int], Router]] = {
 }
 """By name; each is made with a seed, so that what it draws changes no other draw."""
 
+BLIND = ("round-robin", "random")
+"""Those that do not look at what replicas have to do."""
+
 
 def router_named(name: str, seed: int) -> Router:
     """Raises ValueError with the names there are."""

@@ -13,9 +13,10 @@
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,14 @@ def _requests(path: Path) -> Iterator[_Numbered]:
         raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}")
     for number, line in enumerate(lines, 2):
         if line:
-            yield number, _read(path, number, readers[head], next(csv.reader([line])))
+            yield number, _read(path, number, partial(_row, head, readers[head]), line)
+
+
+def _row(head: Sequence[str], reader: Callable[[list[str]], TraceRequest], line: str) -> TraceRequest:
+    cells = next(csv.reader([line]))
+    if len(cells) != len(head):
+        raise ValueError(f"it has {len(cells)} cells, and {', '.join(head)} are {len(head)}")
+    return reader(cells)
 
 
 def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Numbered]:
@@ -115,12 +123,12 @@ def _azure(cells: list[str]) -> TraceRequest:
     moment, given, made = cells
     stamp, _, fraction = moment.partition(".")  # seven digits, one more than datetime reads
     seconds = int((datetime.fromisoformat(stamp) - datetime(1970, 1, 1)).total_seconds())
-    return TraceRequest(seconds * SECOND + int(f"{fraction:0<9}"[:9]), _tokens(int(given)), _tokens(int(made)))
+    return TraceRequest(seconds * SECOND + int(f"{fraction:0<9}"[:9]), _tokens(_whole(given)), _tokens(_whole(made)))
 
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
     moment, _, given, made, _, _ = cells
-    return TraceRequest(_moment(float(moment)), _tokens(int(given)), max(1, int(made)))  # 0: that answer failed
+    return TraceRequest(_moment(float(moment)), _tokens(_whole(given)), max(1, _whole(made)))  # 0: that answer failed
 
 
 def _benched(cells: list[str]) -> TraceRequest:
@@ -166,6 +174,12 @@ def _moment(seconds: float) -> int:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"its time is {seconds}")
     return round(seconds * SECOND)
+
+
+def _whole(cell: str) -> int:
+    if not cell.strip().isdecimal():
+        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is no count of tokens")
+    return int(cell)
 
 
 def _tokens(count: Any) -> int:

@@ -229,21 +229,23 @@ class KVLedger:
         elif sum(missing) > self.pool.available:
             return False
         for group, pages, count in zip(self.groups, table.pages, missing, strict=True):
-            pages.extend(self.pool.grant() for _ in range(count))
+            pages += [self.pool.grant() for _ in range(count)]
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
             # with weight 0, and 0 x NaN is NaN. A state begins with zeros.
             state = isinstance(group.spec, StateSpec)
             if count > 0 and (state or group.spec.slots(positions, table.encoded) % group.page_size):
                 self.blank.append(pages[-1])
         table.room, table.fresh = self._room(table), True
-        self._claim(table)
+        if table.claim or self._windows:  # else what is known has its pages, and more of them change nothing
+            self._claim(table)
         return True
 
     def _room(self, table: Table) -> int:
         """Positions that a table's pages hold; none before it has the pages for its encoder's, and for states."""
-        if any(len(table.pages[index]) < group.entries(0, table.encoded) for index, group in self._fixed):
-            return 0
-        return min((len(table.pages[index]) * group.page_size for index, group in self._growing), default=sys.maxsize)
+        for index, group in self._fixed:
+            if len(table.pages[index]) < group.entries(0, table.encoded):
+                return 0
+        return min([len(table.pages[index]) * group.page_size for index, group in self._growing], default=sys.maxsize)
 
     def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
         """After the step that computed them: publish pages now full, let go of pages that no window reaches."""

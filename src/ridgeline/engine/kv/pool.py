@@ -90,8 +90,8 @@ class PagePool:
     def publish(self, page: int, key: Hashable) -> None:
         """Make a full page findable. Of two pages with the same contents the first stays the one that is found."""
         assert self._references[page] > 0, f"page {page} published by nobody"
-        if key not in self._page_of and page not in self._key_of:
-            self._page_of[key], self._key_of[page] = page, key
+        if page not in self._key_of and self._page_of.setdefault(key, page) == page:
+            self._key_of[page] = key
             if self.touched is not None:
                 self.touched.add(page)
 

@@ -3,7 +3,8 @@
 import hashlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ridgeline.engine.features import EncoderInput, Features
 
@@ -11,8 +12,7 @@ _PAGE, _ROOT, _BLOCKS = b"ridgeline kv page 1", b"ridgeline kv root 1", b"ridgel
 _ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
 
 
-@dataclass(frozen=True, slots=True)
-class PageKey:
+class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """A page's place in the tree of prefixes.
 
     The digest stands for all that came before; equality compares the page's own tokens too, so that a collision of
@@ -21,9 +21,6 @@ class PageKey:
 
     digest: bytes
     tokens: tuple[int, ...]
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
 
 def extend_keys(keys: list[PageKey], tokens: Sequence[int], page_size: int, full: int, root: bytes = b"") -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import structs
 
 from ridgeline.engine.step_plan import StepPlan
 
@@ -44,5 +45,5 @@ Order = Prepare | Hidden | Head | SaveStates | Rewind | TimeLink
 
 def crossing(plan: StepPlan) -> StepPlan:
     """A plan whose ids are lists: a range says the same, and does not cross."""
-    items = tuple(item._replace(tokens=list(item.tokens)) for item in plan.items)
+    items = tuple(structs.replace(item, tokens=list(item.tokens)) for item in plan.items)
     return StepPlan(plan.step, items, plan.copies, plan.blank, plan.forget)

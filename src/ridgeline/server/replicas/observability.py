@@ -50,8 +50,9 @@ class FirstMetrics(Metrics):
 class _OfOne:
     """What watches one replica, and the next one of its number."""
 
-    def __init__(self, metrics: Metrics, replica: Replica, service: Service) -> None:
-        self.metrics, self.throughput = metrics, Throughput(replica.llm, replica.number)
+    def __init__(self, metrics: Metrics, replica: Replica, service: Service, settings: ServerSettings) -> None:
+        priced = bool(settings.priced)
+        self.metrics, self.throughput = metrics, Throughput(replica.llm, replica.number, priced=priced)
         self.observers: tuple[Metrics, Throughput] = (metrics, self.throughput)
         self._service = service
         self.follow(replica)
@@ -75,7 +76,7 @@ class Replicas:
         self._service, self._fleet, self._settings, self._model = service, fleet, settings, model
         first = fleet.replicas[0]
         self.metrics: Metrics = FirstMetrics(first.llm, model, fleet, starting, settings.metrics_alias)
-        self._of: dict[int, _OfOne] = {0: _OfOne(self.metrics, first, service)}
+        self._of: dict[int, _OfOne] = {0: _OfOne(self.metrics, first, service, settings)}
         self._known = {0: first}
         self._where: dict[Live, _OfOne] = {}
         service.observers.append(self)
@@ -95,7 +96,7 @@ class Replicas:
             else:
                 alias = self._settings.metrics_alias
                 metrics = Metrics(replica.llm, self._model, alias=alias, engine=number)
-                self._of[number] = _OfOne(metrics, replica, self._service)
+                self._of[number] = _OfOne(metrics, replica, self._service, self._settings)
         self._known = dict(replicas)
         self.metrics.beside = [self._of[number].metrics for number in sorted(replicas) if number]
 

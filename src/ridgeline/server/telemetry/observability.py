@@ -48,7 +48,7 @@ class OneEngine:
 
     def __init__(self, service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> None:
         self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
-        self._throughput, self._live_state = Throughput(llm), LiveState(service, llm)
+        self._throughput, self._live_state = Throughput(llm, priced=bool(settings.priced)), LiveState(service, llm)
         service.observers += [self.metrics, self._throughput]
         service.step_observers += [self._live_state.stepped, self.metrics.stepped, self._throughput.stepped]
         self.begin, self.say = self._throughput.begin, self._throughput.say

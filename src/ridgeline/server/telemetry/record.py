@@ -76,6 +76,7 @@ class Recorder:
         line = {
             "kind": "request",
             "at": self._seconds(self._at),
+            "queued": None,
             "input": live.prompt_tokens,
             "output": 0,
             "pages": self._names(prompt, root),
@@ -88,7 +89,11 @@ class Recorder:
         self._pending.append(pending)
 
     def event(self, live: Live, event: Event) -> None:
-        """Tokens are counted by the request itself."""
+        """Say when the engine had it: after its text was read, and after the step that ran then. Tokens are counted by
+        the request itself."""
+        line = self._open[live].line
+        if line["queued"] is None and event.timing is not None:
+            line["queued"] = self._seconds(event.timing.arrived)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """A line."""

@@ -29,9 +29,10 @@ class _Interval:
 class Throughput:
     """Told of requests as an Observer, of steps by `stepped`; `line` ends an interval."""
 
-    def __init__(self, llm: Watched, engine: int = 0) -> None:
-        """engine: which of several it is, as its lines say."""
-        self.llm, self._engine = llm, engine
+    def __init__(self, llm: Watched, engine: int = 0, *, priced: bool = False) -> None:
+        """engine: which of several it is, as its lines say. priced: whether no model runs, so that steps take what is
+        predicted: there is nothing to calibrate."""
+        self.llm, self._engine, self._priced = llm, engine, priced
         self._interval, self._before = _Interval(), Stats()
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
         self._was_idle = True
@@ -49,7 +50,7 @@ class Throughput:
         if info.unshared:
             logger.info(f"Equal prefixes share no memory: {info.unshared}")
         if info.device is not None:
-            how = "" if info.calibrated else " (not calibrated: ridgeline calibrate)"
+            how = "" if info.calibrated or self._priced else " (not calibrated: ridgeline calibrate)"
             logger.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: Live, error: ApiError) -> None:

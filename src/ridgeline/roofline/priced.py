@@ -1,0 +1,35 @@
+"""A priced op: one of a model's, how often it is called, and over the rows of which space."""
+
+from dataclasses import dataclass
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Kernel, Op, Runs
+from ridgeline.ops.work import Space, Work
+from ridgeline.roofline.time import OpTime
+
+
+@dataclass(frozen=True, slots=True)
+class PricedOp:
+    """One of `count` calls of ops with the same cost function over rows of one space; `path` is where the first is."""
+
+    op: Op
+    path: str
+    space: Space
+    count: int
+
+    def cost(self, work: Work) -> Cost:
+        """Of one call."""
+        return self.op.cost(work, self.space)
+
+    def kernels(self, work: Work, runs: Runs = "torch") -> tuple[Kernel, ...]:
+        """Of one call. runs: whose."""
+        return self.op.kernels_by(runs, work, self.space)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRow:
+    """A distinct op in a step on a device: the cost and the seconds of one of its `count` instances."""
+
+    priced: PricedOp
+    cost: Cost
+    time: OpTime

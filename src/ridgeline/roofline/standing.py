@@ -1,0 +1,72 @@
+"""Standing ops: those of one space whose cost the context does not change, with what is known of them by their rows.
+
+A step of prompts and decodes has ever new pairs of rows of its spaces, but not ever new rows of each.
+"""
+
+from collections.abc import Sequence
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Kernel, Runs
+from ridgeline.ops.work import Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.kept import keep
+from ridgeline.roofline.priced import PricedOp, PricedRow
+from ridgeline.roofline.time import op_seconds
+
+_Rows = tuple[int, tuple[tuple[str, int], ...]]
+"""Rows of the space and, where adapters are asked for, of all others: all that such an op depends on."""
+
+
+class StandingOps:
+    """The ops of a space, in their order."""
+
+    def __init__(self, ops: Sequence[PricedOp], devices: int) -> None:
+        """devices: over how many cards the model is divided."""
+        self._ops, self._space, self._devices = tuple(ops), ops[0].space, devices
+        self._costs: dict[_Rows, tuple[Cost, ...]] = {}
+        self._kernels: dict[tuple[_Rows, Runs], tuple[tuple[Kernel, ...], ...]] = {}
+        # The device is held so that no other one can come by its id.
+        self._rows: dict[tuple[int, float, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
+
+    def costs(self, work: Work) -> tuple[Cost, ...]:
+        """Of one call of each in a step."""
+        rows = self._rows_of(work)
+        found = self._costs.get(rows)
+        if found is None:
+            blind = _blind(work)
+            found = keep(self._costs, rows, tuple(priced.cost(blind) for priced in self._ops))
+        return found
+
+    def rows_on(
+        self, device: Device, work: Work, working_set: float, runs: Runs, *, recorded: bool
+    ) -> tuple[PricedRow, ...]:
+        """Cost and seconds of one call of each. working_set: bytes that the step goes over. runs: whose kernels.
+        recorded: whether the step is."""
+        key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), recorded)
+        found = self._rows.get(key)
+        if found is None:
+
+            def row(priced: PricedOp, cost: Cost, kernels: tuple[Kernel, ...]) -> PricedRow:
+                time = op_seconds(cost, kernels, device, working_set, self._devices, recorded=recorded)
+                return PricedRow(priced, cost, time)
+
+            rows = tuple(map(row, self._ops, self.costs(work), self._kernels_of(work, runs)))
+            found = keep(self._rows, key, (device, rows))
+        return found[1]
+
+    def _kernels_of(self, work: Work, runs: Runs) -> tuple[tuple[Kernel, ...], ...]:
+        """The same on all devices, of which a plan compares dozens."""
+        key = (self._rows_of(work), runs)
+        found = self._kernels.get(key)
+        if found is None:
+            blind = _blind(work)
+            found = keep(self._kernels, key, tuple(priced.kernels(blind, runs) for priced in self._ops))
+        return found
+
+    def _rows_of(self, work: Work) -> _Rows:
+        return work.rows.get(self._space, 0), work.shape if work.adapted else ()
+
+
+def _blind(work: Work) -> Work:
+    """Without attention in it, an op that reads the context and does not say so fails here."""
+    return Work(work.rows, work.sequences)

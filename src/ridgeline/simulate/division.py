@@ -1,0 +1,123 @@
+"""Division: how many cards, and how many of them to a replica, make most good requests a dollar.
+
+More replicas let fewer requests wait, more cards to a replica make its steps shorter; both cost what they cost for the
+same requests. Cheaper divisions are run first, and one is not run where all its requests being good would not make up
+for its dollars.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ridgeline.document.numbers import percent, three
+from ridgeline.simulate.adviser import Option, option_of
+from ridgeline.simulate.asked import Asked
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import Told
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Percentile
+
+COUNTS = (1, 2, 4, 8)
+"""Cards to a replica, and replicas."""
+
+MAX_CARDS = COUNTS[-1] ** 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Divided:
+    """So many cards to each of so many replicas, what that came to, and what an hour of all of it costs in dollars."""
+
+    devices: int
+    replicas: int
+    option: Option
+    dollars: float
+
+    @property
+    def value(self) -> float:
+        """The share of good requests a dollar and hour."""
+        return self.option.share / self.dollars
+
+    @property
+    def thousand(self) -> float:
+        """Dollars for a thousand good requests; infinite where none are good."""
+        good = self.option.metrics.goodput
+        assert good is not None, "there are objectives"
+        return self.dollars / 3600 / good.rate * 1e3 if self.option.share else math.inf
+
+    @property
+    def flags(self) -> str:
+        """The options that say it."""
+        return f"--devices {self.devices} --replicas {self.replicas}"
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """own: as was asked. best: with most good requests a dollar. tried: all that were run, the cheapest first. gain: of
+    good requests a dollar, as a share of the own, with the interval that pairs give; None where the own has none."""
+
+    own: Divided
+    best: Divided
+    tried: tuple[Divided, ...]
+    gain: Percentile | None
+
+    @property
+    def worth(self) -> bool:
+        """Whether the best is surely better."""
+        return self.best is not self.own and (self.gain is None or self.gain.low > 0)
+
+    @property
+    def sentence(self) -> str:
+        """What to do, and what for."""
+        own, best = self.own, self.best
+        if not best.option.share:
+            return "No division of so many cards has any good requests."
+        beside = f"yours ${three(own.thousand)}" if own.option.share else "yours has none"
+        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
+        if not self.worth:
+            return f"No other division is worth its cards: yours is ${three(own.thousand)} a thousand good requests."
+        gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
+        return f"{best.flags}: {said}{gain}."
+
+
+def divide(
+    asked: Asked, most: int, on: Callable[[int], Machine], told: Callable[[str], Told] | None = None
+) -> Division:
+    """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
+
+    Raises ValueError without objectives, and where no price is known."""
+    if not asked.slo or not asked.open_loop:
+        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+    if asked.dollars_per_hour is None:
+        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
+
+    def divided(machine: Machine, replicas: int) -> Divided:
+        own = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
+        devices = machine.case.setup.devices
+        watch = None if told is None else told(f"{replicas:,} x {devices:,} cards")
+        dollars = own.dollars_per_hour
+        assert dollars is not None
+        return Divided(devices, replicas, option_of(own, machine, watch), dollars)
+
+    own = best = divided(asked.machine, asked.fleet.replicas)
+    tried = [own]
+    per_card = own.dollars / (own.devices * own.replicas)
+    for devices, replicas in sorted(product(COUNTS, COUNTS), key=lambda pair: (pair[0] * pair[1], pair[0])):
+        cards = devices * replicas
+        if cards > most or (devices, replicas) == (own.devices, own.replicas) or 1 / (cards * per_card) <= best.value:
+            continue
+        try:
+            machine = on(devices)
+        except ValueError:  # it does not fit, or cannot be divided so
+            continue
+        tried.append(divided(machine, replicas))
+        best = max(best, tried[-1], key=lambda each: each.value)
+    return Division(own, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(own, best))
+
+
+def _gain(own: Divided, best: Divided) -> Percentile | None:
+    """By pairs: what each request adds to the one and to the other."""
+    if not own.value:
+        return None
+    apart = best.option.good / best.dollars - own.option.good / own.dollars
+    mid, off = float(apart.mean()), DEVIATIONS_95 * float(apart.std()) / math.sqrt(len(apart))
+    return Percentile((mid - off) / own.value, mid / own.value, (mid + off) / own.value)

@@ -1,0 +1,91 @@
+"""How many cards, and how divided: the best of all that there could be, by dollars."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import pytest
+
+from ridgeline.document.terminal import show
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.device import HourlyPrice
+from ridgeline.simulate.adviser import option_of
+from ridgeline.simulate.answer import document
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.division import Division, divide
+from ridgeline.simulate.export import findings_json
+from ridgeline.simulate.findings import simulate
+from ridgeline.simulate.fleet import Fleet
+from ridgeline.simulate.replica import Machine
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Uniform
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.slo import parse_slo
+from simulate.machines import machine
+from support.planned import LLAMA_3_8B, card, case
+
+PRICED = card(price=HourlyPrice(3.0, "2026", "test"))
+
+
+def on(devices: int) -> Machine:
+    if devices == 8:
+        raise ValueError("more than this machine has")
+    return machine(Limits(512, 64), 1000, case(LLAMA_3_8B, PRICED, devices=devices))
+
+
+def offered(rate: float) -> OpenLoop:
+    return OpenLoop(bounded(drawn(poisson(rate, 3), Uniform(200, 600), Uniform(5, 35), 3), 150, None))
+
+
+def asked(rate: float, slo: str, replicas: int = 1) -> Asked:
+    fleet = Fleet(replicas, "two", 50_000_000)
+    return Asked("8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceError(0.0, ""), 3, fleet)
+
+
+@pytest.mark.parametrize("slo", ["ttft=150ms", "ttft=150ms,tpot=9ms"])
+def test_it_is_the_best_of_all(slo: str) -> None:
+    """Of every division of eight cards, run one by one: nothing that was left out is better."""
+    own = asked(60.0, slo)
+    found = divide(own, 8, on)
+    values = {}
+    for devices, replicas in product((1, 2, 4), (1, 2, 4, 8)):
+        if devices * replicas <= 8:
+            each = replace(own, machine=on(devices), fleet=replace(own.fleet, replicas=replicas))
+            values[devices, replicas] = option_of(each, each.machine).share / (3.0 * devices * replicas)
+    assert found.best.value == max(values.values())
+    assert found.best.value == values[found.best.devices, found.best.replicas]
+    assert {(each.devices, each.replicas): each.value for each in found.tried}.items() <= values.items()
+    assert found.worth
+    assert found.sentence.startswith(f"--devices {found.best.devices} --replicas {found.best.replicas}: $")
+
+
+def test_one_card_that_does_is_the_best() -> None:
+    """What else there is costs more and cannot have more: it is not run."""
+    found = divide(asked(5.0, "ttft=1s"), 64, on)
+    assert (len(found.tried), found.worth) == (1, False)
+    assert found.sentence.startswith("No other division is worth its cards: yours is $")
+    fewer = divide(asked(5.0, "ttft=1s", replicas=4), 8, on)
+    assert (fewer.best.devices, fewer.best.replicas) == (1, 1)
+    assert fewer.gain is not None
+    assert fewer.gain.mid == pytest.approx(3.0)
+
+
+def test_what_is_refused() -> None:
+    free = replace(asked(5.0, "ttft=1s"), machine=machine(on=case(LLAMA_3_8B)))
+    for wrong, says in ((replace(free, slo=None), "give --slo"), (free, "give --price")):
+        with pytest.raises(ValueError, match=says):
+            divide(wrong, 8, on)
+
+
+def test_where_nothing_is_good() -> None:
+    found = divide(asked(60.0, "ttft=1us"), 8, on)
+    assert found.sentence == "No division of so many cards has any good requests."
+    assert json.loads(json.dumps(result(found)))["division"]["tried"][0]["dollars_per_thousand_good"] is None
+
+
+def result(division: Division) -> dict[str, object]:
+    """The whole answer as data; printing it is no fault."""
+    findings = replace(simulate(asked(5.0, "ttft=1s")), division=division)
+    show(document(findings))
+    return findings_json(findings)
