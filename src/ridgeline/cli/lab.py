@@ -32,7 +32,7 @@ from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.lab.cache import changed
 from ridgeline.lab.experiments import EXPERIMENTS
-from ridgeline.lab.inside import in_fp32
+from ridgeline.lab.inside import STORY, in_fp32
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
@@ -48,13 +48,15 @@ lab = typer.Typer(
 )
 
 _BUILTIN = "tales"
+_LARGE = "qwen3-0.6b"
+"""For `kv-cache`: large enough that its reader waits, by a minute at most."""
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."
 
 
 @lab.command(name="kv-cache")
 def kv_cache(
-    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
-    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "256",
+    model: Annotated[str, typer.Option(help=f"{_MODEL} Without weights there, they are random.")] = _LARGE,
+    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "48",
     weights: options.RunWeights = None,
     threads: options.Threads = None,
     svg: Svg = None,
@@ -65,7 +67,7 @@ def kv_cache(
     loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     both = kv_cache_lab.compare(loaded, first, count)
-    moved = changed(in_fp32(model), both.kept.tokens) if model == _BUILTIN and count > 1 else None
+    moved = changed(in_fp32(_BUILTIN), tokenizer_of(_BUILTIN).encode(STORY))
     _give(kv_cache_lab.document(both, moved), kv_cache_lab.as_json(both, moved), svg, as_json)
 
 
