@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.files import write_whole
+from ridgeline.files import check_writable, write_whole
 from ridgeline.lab.exercise import EXERCISES, Exercise, check, read_function, stub_of
 
 
@@ -36,6 +36,7 @@ def exercise(
 def _write(one: Exercise, path: Path) -> None:
     if path.exists():
         raise ValueError(f"{path} is there already; give --check to have it checked, or another --file")
+    check_writable(path)
     write_whole(path, stub_of(one))
     print(f"{path} is yours to finish; then: {_again(one, path)}")
 
