@@ -47,6 +47,8 @@ def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("attention.py").write_text(right)
     assert lab("attention", "--check") == (0, "right: attention and the engine agree in 4 cases\n")
     assert "there is no exercise 'flying'" in lab("flying")[1]
+    assert "--check is of one exercise; name it" in lab("--check")[1]
+    assert "--file is of one exercise; name it" in lab("--file", "mine.py")[1]
     assert "there is no folder nowhere; make it first" in lab("attention", "--file", "nowhere/mine.py")[1]
     assert "there is no nowhere.py" in lab("attention", "--check", "--file", "nowhere.py")[1]
 

@@ -20,6 +20,9 @@ def exercise(
 ) -> None:
     """Write the beginning of a function that is yours to finish; with --check, say where it and the engine differ."""
     if name is None:
+        if checked or file is not None:
+            option = "--check" if checked else "--file"
+            raise ValueError(f"{option} is of one exercise; name it: ridgeline lab exercise NAME {option}")
         for each in EXERCISES.values():
             print(f"{each.name:16}{_first_line(each)}")
         return
