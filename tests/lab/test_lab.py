@@ -373,6 +373,9 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
     [
         ["kv-cache", "--tokens", "0"],
         ["kv-cache", "--tokens", "100000"],
+        ["kv-cache", "--model", "bert-base-uncased", "--tokens", "4"],
+        ["kv-cache", "--model", "t5-small", "--tokens", "4"],
+        ["kv-cache", "--model", "translate", "--tokens", "4"],
         ["memory", "--device", "a100"],
         ["memory", "--context", "-5"],
         ["memory", "--model", "gpt2"],
@@ -382,6 +385,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["sampling", "--tokens", "1k"],
         ["phases", "--model", "tales", "--context", "1k"],
         ["phases", "--context", "9k"],
+        ["phases", "--context", "20", "--model", "translate", "--device", "this"],
         ["phases", "--context", "100", "--model", "bert-base-uncased"],
     ],
 )

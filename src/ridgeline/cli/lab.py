@@ -63,6 +63,7 @@ def kv_cache(
     as_json: options.Json = False,
 ) -> None:
     """Generate with and without a KV cache, and count positions and seconds."""
+    _check_continues(model)
     count = _fitting(tokens, "--tokens", model)
     loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
@@ -122,8 +123,11 @@ def phases(
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
-    if not family_of(read_config(model)).writes:
+    family = family_of(read_config(model))
+    if not family.writes:
         raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
+    if device == "this" and family.encodes:
+        raise ValueError(f"{model} has an encoder, and nothing for it to read here; name a card, such as h100-sxm")
     if device == "this":
         both = _phases_here(model, length, weights, kv)
     else:
@@ -166,6 +170,13 @@ def _fitting(text: str, option: str, model: str) -> int:
     if tokens > context:
         raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")
     return tokens
+
+
+def _check_continues(name: str) -> None:
+    """Raises ValueError for a model that does not go on from the tokens before: an encoder, or one that has one."""
+    family = family_of(read_config(name))
+    if family.encodes or not family.writes:
+        raise ValueError(f"{name} does not continue a text by itself; name a decoder-only model, such as tales")
 
 
 def _check_writes(name: str) -> None:

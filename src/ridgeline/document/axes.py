@@ -34,6 +34,9 @@ def axis_around(values: Sequence[float], *, log: bool = False, near: bool = Fals
     return Axis(steps)
 
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def tick(value: float) -> str:
     """A number of an axis as it is written along it: 0.5, 20,000, 10⁻⁵, 2·10⁶."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
@@ -41,9 +44,6 @@ def tick(value: float) -> str:
     power = math.floor(math.log10(abs(value)) + 1e-9)
     times = f"{value / 10.0**power:.3g}"
     return ("" if times == "1" else f"{times}·") + "10" + str(power).translate(_RAISED)
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
