@@ -70,6 +70,14 @@ def test_a_file_that_does_not_run_is_one_line(tmp_path: Path, code: str, says: s
         read_function(EXERCISES["attention"], path)
 
 
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "attention.py"
+    path.write_bytes(b"\xff\xfe")
+    for each in (path, tmp_path):
+        with pytest.raises(ValueError, match="is no text that can be read; `ridgeline lab exercise attention` writes"):
+            read_function(EXERCISES["attention"], each)
+
+
 def test_an_error_in_it_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "attention.py"
     path.write_text("def attention(query, keys, values):\n    return 1 / 0\n")

@@ -222,14 +222,19 @@ def stub_of(exercise: Exercise) -> str:
 
 def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
     """The reader's function. Raises ValueError in a line for a file that does not run, or does not have it."""
+    again = f"`ridgeline lab exercise {exercise.name}`"
     try:
-        code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"{path} is no text that can be read; {again} writes what to begin with") from None
+    try:
+        code = compile(text, str(path), "exec")
         namespace: dict[str, Any] = {"__name__": exercise.name}
         exec(code, namespace)
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path}{_line(error, path)}: {_said(error)}") from None
     if not callable(namespace.get(exercise.name)):
-        raise ValueError(f"{path} has no function {exercise.name}; `ridgeline lab exercise {exercise.name}` shows it")
+        raise ValueError(f"{path} has no function {exercise.name}; {again} shows it")
     return namespace[exercise.name]  # type: ignore[no-any-return]
 
 
