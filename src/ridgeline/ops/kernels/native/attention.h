@@ -31,13 +31,11 @@ constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 // to[r][j] = scale q[r] . k[j] for R rows and 4 keys.
 template <class Dots, int R, class Key, class Number = typename Dots::Number>
 inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
-    F4 scores[R];
-    dot_tile<Dots, R>(q, q_stride, k, dim, {}, scores);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        const F4 scaled = scores[r] * scale;
-        std::memcpy(to + r * BLOCK_KEYS, &scaled, sizeof(scaled));
-    }
+    const SumsOfRows<R> scores = dot_tile<Dots, R>(q, q_stride, k, dim, {});
+    scores.each([&](int r, F4 own) __attribute__((always_inline)) {
+        own *= scale;
+        std::memcpy(to + r * BLOCK_KEYS, &own, sizeof(own));
+    });
 }
 
 // The same for rows from `row` on, in tiles of R and less.
@@ -76,12 +74,12 @@ template <class Stored, class Kept> class Attend {
         parts.cut(pool.threads());
         thread_local Scratch<float> scratch;
         kept = scratch.of(parts.kept_numbers);
-        pool.run(int(parts.items.size()), [&](int item) { attend(parts.items[item]); });
+        pool.run(int(parts.groups.size() - 1), [&](int group) { attend(parts.groups[group], parts.groups[group + 1]); });
         pool.run(int(parts.merged.size()), [&](int item) { merge_kept(parts.merged[item]); });
     }
 
   private:
-    // -- one item --
+    // -- items --
 
     // A block of keys as an item sees it: [from, to) of those from position `start` on, where they and their values are, and
     // the scales of either.
@@ -105,21 +103,30 @@ template <class Stored, class Kept> class Attend {
         return *own;
     }
 
-    void attend(const Part& part) const {
+    // Items [from, to), one after the other: while a block is computed, the next one is prefetched, be it the next item's.
+    void attend(int64_t from, int64_t to) const {
         Memory& memory = memory_of_thread();
-        const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
-        pack_queries(part, memory.q.of(rows * dim));
-        Partial results(memory.results.of(numbers), rows, width);
-        begin(results, rows);
-        if (part.blocks) find(part, part.block, memory.blocks[0]);
-        for (int64_t b = 0; b < part.blocks; ++b) {
-            Block &block = memory.blocks[b % 2], &next = memory.blocks[(b + 1) % 2];
-            if (b + 1 < part.blocks) find(part, part.block + b + 1, next);
-            Partial own(part.kept < 0 ? memory.block.of(numbers) : kept + part.kept + b * numbers, rows, width);
-            attend_block(part, block, b + 1 < part.blocks ? next : block, memory, own);
-            if (part.kept < 0) merge(results, own, rows);
+        Block *block = &memory.blocks[0], *next = &memory.blocks[1];
+        const Part* found = nullptr;  // whose first block is `block` already
+        for (int64_t item = from; item < to; ++item) {
+            const Part &part = parts.items[item], *following = item + 1 < to ? &part + 1 : nullptr;
+            const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
+            pack_queries(part, memory.q.of(rows * dim));
+            Partial results(memory.results.of(numbers), rows, width);
+            begin(results, rows);
+            if (part.blocks && found != &part) find(part, part.block, *block);
+            for (int64_t b = 0; b < part.blocks; ++b) {
+                const bool last = b + 1 == part.blocks;
+                found = last && following && following->blocks ? following : nullptr;
+                if (!last) find(part, part.block + b + 1, *next);
+                if (found) find(*found, found->block, *next);
+                Partial own(part.kept < 0 ? memory.block.of(numbers) : kept + part.kept + b * numbers, rows, width);
+                attend_block(part, *block, last && !found ? *block : *next, memory, own);
+                if (part.kept < 0) merge(results, own, rows);
+                std::swap(block, next);
+            }
+            if (part.kept < 0) end(part, results);
         }
-        if (part.kept < 0) end(part, results);
     }
 
     void merge_kept(const Part& part) const {
@@ -142,8 +149,7 @@ template <class Stored, class Kept> class Attend {
     }
 
     // next: the block that is read after this one, or this one again. While this one is computed, memory is prefetched: its
-    // values during the scores, the keys of `next` during the values. A pointer there may be of an earlier block, which
-    // costs a prefetch and no more.
+    // values during the scores, the keys of `next` during the values.
     void attend_block(const Part& part, const Block& block, const Block& next, Memory& memory, Partial& own) const {
         const int64_t rows = part.queries * sharers;
         float* scores = memory.scores.of(rows * BLOCK_KEYS);
@@ -254,9 +260,9 @@ template <class Stored, class Kept> class Attend {
                            block.from / PAIR * PAIR, (block.to + PAIR - 1) / PAIR * PAIR,
                            layer.reach == CROSS ? BLOCK_KEYS : seen, sharers};
         if (own.rows <= MAX_TILE_ROWS && width == layer.v_dim)
-            weigh_in_place<MAX_TILE_ROWS>(own, block.values, next.keys);
+            weigh_in_place<MAX_TILE_ROWS>(own, block.values, next);
         else
-            weigh_packed(own, block.values, next.keys, memory);
+            weigh_packed(own, block.values, next, memory);
     }
 
     // What is weighed. seen: how many keys of the block its first row sees.
@@ -283,29 +289,31 @@ template <class Stored, class Kept> class Attend {
         }
     };
 
-    template <int R> static void weigh_in_place(const Weighing& own, const Kept* const* v, const Kept* const* next) {
+    template <int R> static void weigh_in_place(const Weighing& own, const Kept* const* v, const Block& next) {
         if constexpr (R > 1)
             if (own.rows < R) return weigh_in_place<R - 1>(own, v, next);
         constexpr int C = units_of<R>();
-        const int64_t stop = own.stop(0, R);
+        const int64_t stop = own.stop(0, R), turns = (stop - own.from + GROUP - 1) / GROUP;
+        int64_t ahead = next.from;
+        const int64_t share = (next.to - ahead + turns - 1) / std::max<int64_t>(turns, 1);
         for (int64_t key = own.from; key < stop; key += GROUP) {  // so that memory is read in the order in which it lies
             const int64_t end = std::min(key + GROUP, stop);
             int64_t column = 0;
             auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
-            for (int64_t ahead = key; ahead < end; ++ahead) prefetch(next[ahead], own.width);
+            for (const int64_t last = std::min(ahead + share, next.to); ahead < last; ++ahead) prefetch(next.keys[ahead], own.width);
             for (; column + C * UNIT <= own.width; column += C * UNIT) own.template tile<R, C>(0, column, key, end, at);
             for (; column < own.width; column += UNIT) own.template tile<R, 1>(0, column, key, end, at);
         }
     }
 
     // For many rows, which share the work of packing values.
-    void weigh_packed(const Weighing& own, const Kept* const* v, const Kept* const* next, Memory& memory) const {
+    void weigh_packed(const Weighing& own, const Kept* const* v, const Block& next, Memory& memory) const {
         constexpr int C = units_of<MAX_TILE_ROWS>();
         auto* panel = memory.panel.of(BLOCK_KEYS / PAIR * C * 2);
         for (int64_t column = 0; column < width; column += C * UNIT) {
             const int units = int(std::min<int64_t>(C, (width - column) / UNIT));
             if (column == 0)
-                for (int64_t key = own.from; key < own.to; ++key) prefetch(next[key], width);
+                for (int64_t key = next.from; key < next.to; ++key) prefetch(next.keys[key], width);
             for (int64_t key = own.from; key < own.to; key += PAIR)
                 for (int c = 0; c < units; ++c) {
                     auto* to = panel + (key / PAIR * units + c) * 2;

@@ -139,11 +139,7 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
             }
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        const F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[o];
-    }
+    SumsOfRows<R>(sum).add_to(to);
 }
 
 // -- codes laid out ---------------------------------------------------------------------------------------------------------
@@ -180,7 +176,7 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<S
     alignas(64) thread_local Number laid_out[PANEL][BLOCK];
     // A group that is a part of a unit is only laid out.
     const bool in_registers = rows <= CODED_ROWS && panel.w[0].group >= UNIT && (panel.halves == 1 || panel.w[1].group >= UNIT);
-    std::fill(to, to + rows * PANEL, 0.0f);
+    clear_sums(rows, panel.halves, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
         if (in_registers) {
@@ -189,7 +185,7 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<S
                               : rows == 3 ? coded_tile<Panel, Coded, 3>
                                           : coded_tile<Panel, Coded, 4>;
             for (int half = 0; half < panel.halves; ++half)
-                tile(x.at + i, x.stride, panel.w[half], i, count, panel.ahead, to + half * OUTPUTS);
+                tile(x.at + i, x.stride, panel.w[half], i, count, panel.ahead, to + half * HALF);
             continue;
         }
         const Number* own[PANEL];

@@ -120,9 +120,10 @@ struct Fetch {
     int64_t ahead, turn, turns;
 };
 
-// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W.
+// Always inline: a call clears the upper halves of registers, and sums would pass through memory.
+// x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W.
 template <class Dots, int R, bool FETCHES = false, class Number, class Weight>
-inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, Fetch fetch, F4* to) {
+[[gnu::always_inline]] inline SumsOfRows<R> dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, Fetch fetch) {
     const Weight* const from[TILE_COLUMNS] = {w[0], w[1], w[2], w[3]};
     F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
@@ -153,8 +154,7 @@ inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, 
             }
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) to[r] = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+    return SumsOfRows<R>(sum);
 }
 
 }  // namespace

@@ -112,10 +112,10 @@ template <class Panel> class RunExperts {
             Panel panel(2, OUTPUTS * expert.gate.weight_stride);
             panel.fill(0, expert.gate, o, there), panel.fill(1, expert.up, o, there);
             multiply(rows, block.count, panel, x.width, sums.at);
-            sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, OUTPUTS);
+            sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, 1);
             sums.gate(layer.gate);
             for (int64_t r = 0; r < block.count; ++r)
-                for (int64_t i = 0; i < there; ++i) keep(sums.at[r * OUTPUTS + i], block.first + r, o + i);
+                for (int64_t i = 0; i < there; ++i) keep(sums.of(r, i), block.first + r, o + i);
         }
     }
 
@@ -158,7 +158,7 @@ template <class Panel> class RunExperts {
             for (int64_t r = 0; r < block.count; ++r) {
                 float* total = totals + picks.rows[block.first + r] * outputs + o;
                 for (int64_t i = 0; i < there; ++i)
-                    total[i] += picks.weights[block.first + r] * stored_as(out, sums.at[r * PANEL + i]);
+                    total[i] += picks.weights[block.first + r] * stored_as(out, sums.of(r, i));
             }
         }
     }

@@ -140,18 +140,19 @@ template <class Stored_> struct IntegerPanel {
 template <class Stored>
 inline void multiply(const TileRows<int8_t>& x, int64_t rows, const IntegerPanel<Stored>& panel, int64_t inputs, float* to) {
     const int64_t count = (inputs + 31) / 32 * 32, whole = IntegerPanel<Stored>::whole(inputs);
-    for (int half = 0; half < panel.halves * OUTPUTS; half += OUTPUTS) {
-        for (int o = 0; o < OUTPUTS; ++o) prefetch(panel.w[half + o] + panel.ahead, count);
+    for (int half = 0; half < panel.halves; ++half) {
+        const int64_t first = half * OUTPUTS;
+        for (int o = 0; o < OUTPUTS; ++o) prefetch(panel.w[first + o] + panel.ahead, count);
         for (int64_t r = 0; r < rows; r += INTEGER_ROWS) {
             const int64_t there = std::min<int64_t>(INTEGER_ROWS, rows - r);
             int32_t sums[INTEGER_ROWS][OUTPUTS];
-            integer_tile_of(there)(x.at + r * x.stride, x.stride, panel.w + half, count, sums);
+            integer_tile_of(there)(x.at + r * x.stride, x.stride, panel.w + first, count, sums);
             for (int64_t i = 0; i < there; ++i) {
                 RowScale row;
                 std::memcpy(&row, x.at + (r + i) * x.stride + whole, sizeof(row));
                 for (int o = 0; o < OUTPUTS; ++o) {
-                    const int32_t sum = sums[i][o] - int32_t(panel.zeros[half + o]) * row.sum;
-                    to[(r + i) * PANEL + half + o] = row.scale * panel.scales[half + o] * float(sum);
+                    const int32_t sum = sums[i][o] - int32_t(panel.zeros[first + o]) * row.sum;
+                    to[half * HALF + (r + i) * OUTPUTS + o] = row.scale * panel.scales[first + o] * float(sum);
                 }
             }
         }

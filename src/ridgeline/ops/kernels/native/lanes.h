@@ -122,45 +122,112 @@ inline F stored_as(const bf16*, F x) { return from_bits(rounded(x) << 16); }
 inline float stored_as(const float*, float x) { return x; }
 inline float stored_as(const bf16*, float x) { return widen(narrow(x)); }
 
-// -- lanes put in another order -----------------------------------------------------------------------------------------
-
-// Two registers in memory's order -> the first, third, ... four numbers of them, and the second, fourth, ... four.
-inline TwoRegisters by_fours(F a, F b) {
-    I first;
-    for (int lane = 0; lane < LANES; ++lane) first[lane] = lane / 4 * 8 + lane % 4;
-    return {__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, first + 4)};
-}
-
 // -- sums over the lanes ----------------------------------------------------------------------------------------------
 
 typedef float F4 __attribute__((vector_size(16)));
 typedef float F8 __attribute__((vector_size(32)));
 
+// Lanes of two registers, of which each four of the result are taken from the same four of a (places 0 to 3) and b (4 to 7).
+template <int FIRST, int SECOND, int THIRD, int FOURTH, class V> [[gnu::always_inline]] inline V by_fours(V a, V b) {
+    constexpr int COUNT = sizeof(V) / sizeof(float), B = COUNT - 4;  // of b's places, those of the same four begin so much later
+    constexpr int P = FIRST + (FIRST > 3) * B, Q = SECOND + (SECOND > 3) * B, R = THIRD + (THIRD > 3) * B, S = FOURTH + (FOURTH > 3) * B;
+    if constexpr (COUNT == 4) return __builtin_shufflevector(a, b, P, Q, R, S);
+    if constexpr (COUNT == 8) return __builtin_shufflevector(a, b, P, Q, R, S, P + 4, Q + 4, R + 4, S + 4);
+    if constexpr (COUNT == 16)
+        return __builtin_shufflevector(a, b, P, Q, R, S, P + 4, Q + 4, R + 4, S + 4, P + 8, Q + 8, R + 8, S + 8, P + 12, Q + 12,
+                                       R + 12, S + 12);
+}
+
+// In each four lanes the sum of the four that a has there, and of b's, c's and d's.
+template <class V> [[gnu::always_inline]] inline V sums_of_fours(V a, V b, V c, V d) {
+    const V ab = by_fours<0, 4, 1, 5>(a, b) + by_fours<2, 6, 3, 7>(a, b);
+    const V cd = by_fours<0, 4, 1, 5>(c, d) + by_fours<2, 6, 3, 7>(c, d);
+    return by_fours<0, 1, 4, 5>(ab, cd) + by_fours<2, 3, 6, 7>(ab, cd);
+}
+
 // The sum of each of four registers. Always by the same tree, so that a sum does not depend on its neighbours.
-inline F4 sums(F a, F b, F c, F d) {
+[[gnu::always_inline]] inline F4 sums(F a, F b, F c, F d) {
 #if LANES == 16
-    auto halves = [](F x) {
+    auto halves = [](F x) __attribute__((always_inline)) {
         return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
                __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
     };
-    F8 a8 = halves(a), b8 = halves(b), c8 = halves(c), d8 = halves(d);
-#elif LANES == 8
-    F8 a8 = a, b8 = b, c8 = c, d8 = d;
-#endif
-#if LANES >= 8
-    F8 ab = __builtin_shufflevector(a8, b8, 0, 8, 1, 9, 4, 12, 5, 13) +
-            __builtin_shufflevector(a8, b8, 2, 10, 3, 11, 6, 14, 7, 15);
-    F8 cd = __builtin_shufflevector(c8, d8, 0, 8, 1, 9, 4, 12, 5, 13) +
-            __builtin_shufflevector(c8, d8, 2, 10, 3, 11, 6, 14, 7, 15);
-    F8 abcd = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
-              __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
-    return __builtin_shufflevector(abcd, abcd, 0, 1, 2, 3) + __builtin_shufflevector(abcd, abcd, 4, 5, 6, 7);
+    const F8 fours = sums_of_fours(halves(a), halves(b), halves(c), halves(d));
 #else
-    F4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    F4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    const F fours = sums_of_fours(a, b, c, d);
+#endif
+#if LANES == 4
+    return fours;
+#else
+    return __builtin_shufflevector(fours, fours, 0, 1, 2, 3) + __builtin_shufflevector(fours, fours, 4, 5, 6, 7);
 #endif
 }
+
+constexpr int SUMS = LANES / 4;  // of four registers each, that a register has room for
+
+// The same of COUNT times four registers, one after the other, by the same tree; what is left of the register is whatever. Side
+// by side they take half the instructions, which the units that add and multiply share.
+template <int COUNT> [[gnu::always_inline]] inline F sums_side_by_side(const F (*rows)[4]) {
+    static_assert(COUNT <= SUMS);
+#if LANES == 16
+    if constexpr (COUNT == 1) {
+        const F4 own = sums(rows[0][0], rows[0][1], rows[0][2], rows[0][3]);
+        return __builtin_shufflevector(own, own, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    } else {
+        auto two = [](const F* a, const F* b) __attribute__((always_inline)) {  // a's in the lower half
+            auto halves = [&](int o) __attribute__((always_inline)) {
+                return __builtin_shufflevector(a[o], b[o], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                       __builtin_shufflevector(a[o], b[o], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+            };
+            return sums_of_fours(halves(0), halves(1), halves(2), halves(3));
+        };
+        const F first = two(rows[0], rows[1]), second = COUNT == 2 ? first : two(rows[2], rows[COUNT - 1]);
+        return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    }
+#elif LANES == 8
+    auto fours = [](const F* row) __attribute__((always_inline)) { return sums_of_fours(row[0], row[1], row[2], row[3]); };
+    const F first = fours(rows[0]), second = COUNT == 1 ? first : fours(rows[1]);
+    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+    return sums(rows[0][0], rows[0][1], rows[0][2], rows[0][3]);
+#endif
+}
+
+// Those of R times four registers, SUMS to a register. Always inline: who calls it has them in registers, which a call would put
+// into memory for all of a tile.
+template <int R> struct SumsOfRows {
+    static constexpr int WHOLE = R / SUMS, REST = R % SUMS;  // registers; sums in one more
+    F at[WHOLE + (REST > 0)];
+
+    [[gnu::always_inline]] explicit SumsOfRows(const F (&rows)[R][4]) {
+#pragma GCC unroll 8
+        for (int i = 0; i < WHOLE; ++i) at[i] = sums_side_by_side<SUMS>(rows + i * SUMS);
+        if constexpr (REST > 0) at[WHOLE] = sums_side_by_side<REST>(rows + WHOLE * SUMS);
+    }
+    // to[4 r + i] += the i-th of row r.
+    [[gnu::always_inline]] void add_to(float* to) const {
+#pragma GCC unroll 8
+        for (int i = 0; i < WHOLE; ++i) store(to + i * LANES, load(to + i * LANES) + at[i]);
+        each<WHOLE * SUMS>([&](int r, F4 sums) __attribute__((always_inline)) {
+            F4 own;
+            std::memcpy(&own, to + 4 * r, sizeof(own));
+            own += sums;
+            std::memcpy(to + 4 * r, &own, sizeof(own));
+        });
+    }
+    // visit(r, the four of row r), from a row on.
+    template <int FIRST = 0, class Visit> [[gnu::always_inline]] void each(const Visit& visit) const {
+        if constexpr (FIRST < R) {
+            constexpr int LANE = FIRST % SUMS * 4;
+            const F x = at[FIRST / SUMS];
+            visit(FIRST, __builtin_shufflevector(x, x, LANE, LANE + 1, LANE + 2, LANE + 3));
+            each<FIRST + 1>(visit);
+        }
+    }
+};
+
 inline float sum(F x) { return sums(x, x, x, x)[0]; }
 // The largest lane: of those whose number has another lowest bit, then another next to that, ...
 inline float largest(F x) {
@@ -170,6 +237,13 @@ inline float largest(F x) {
         x = maximum(x, __builtin_shuffle(x, other));
     }
     return x[0];
+}
+
+// Numbers of two registers, four of the first, four of the second, and so on.
+inline TwoRegisters by_turns(F a, F b) {
+    I first;
+    for (int lane = 0; lane < LANES; ++lane) first[lane] = lane / 8 * 4 + lane % 4 + (lane / 4 % 2) * LANES;
+    return {__builtin_shuffle(a, b, first), LANES == 4 ? b : __builtin_shuffle(a, b, first + LANES / 2)};
 }
 
 // -- functions --------------------------------------------------------------------------------------------------------

@@ -46,22 +46,27 @@ class Parts {
         return 0;
     }
 
-    // Fills `items`, for so many threads, and `merged`, whose blocks several items have.
+    // Fills `items` and their groups, for so many threads, and `merged`, whose blocks several items have.
     void cut(int64_t threads) {
         const int64_t wanted = threads == 1 ? 1 : threads * ITEMS_A_THREAD;
         int64_t queries = std::max<int64_t>(ITEM_ROWS / sharers, 1);
         while (queries > 1 && queries * sharers > FEW_ROWS && blocks_from(queries) < wanted) queries = (queries + 1) / 2;
-        int64_t blocks = 0;
+        int64_t blocks = 0, rows = 0;  // rows: of the item with most
         for (int64_t s = 0; s < sequences.count; ++s)
             for (int64_t query = 0; query < queries_of(s); query += queries)
                 for (int64_t head = 0; head < layer.kv_heads; ++head) {
                     items.push_back(part_of(s, head, query, std::min(queries, queries_of(s) - query)));
                     blocks += items.back().blocks;
+                    rows = std::max(rows, items.back().queries * sharers);
                 }
-        if (threads > 1 && queries * sharers <= FEW_ROWS) cut_at_blocks(std::max<int64_t>((blocks + wanted - 1) / wanted, 1));
+        if (rows > FEW_ROWS) return group(1);
+        const int64_t most = std::max<int64_t>((blocks + wanted - 1) / wanted, 1);
+        if (threads > 1) cut_at_blocks(most);
+        group(most);
     }
 
     std::vector<Part> items, merged;
+    std::vector<int64_t> groups;  // the items from each on, up to the next one's, are computed together; the last is their count
     int64_t kept_numbers = 0;  // room for the partial results of those
 
   private:
@@ -95,6 +100,18 @@ class Parts {
                 items.push_back(piece);
             }
         }
+    }
+
+    // Items that are next to each other, of up to so many blocks of keys.
+    void group(int64_t most) {
+        int64_t blocks = most;
+        for (size_t item = 0; item < items.size(); ++item) {
+            blocks += std::max<int64_t>(items[item].blocks, 1);
+            if (blocks <= most) continue;
+            groups.push_back(item);
+            blocks = std::max<int64_t>(items[item].blocks, 1);
+        }
+        groups.push_back(items.size());
     }
 
     const AttentionLayer& layer;

@@ -29,28 +29,23 @@ constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a 
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
 constexpr int64_t MAX_ROWS = 128;                        // at a time
+constexpr int64_t HALF = MAX_ROWS * OUTPUTS;             // sums of half a panel
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
 
-// to[r][o] += x[r] . w[o] for R rows and half a panel.
-template <class Dots, int R, bool FETCHES, class Number, class Weight>
-inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, Fetch fetch, float* to) {
-    F4 added[R];
-    dot_tile<Dots, R, FETCHES>(x, x_stride, w, inputs, fetch, added);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[r][o];
-}
-
-// The same for a panel, of which so many halves are there, and any number of rows. ahead: 0 to prefetch nothing.
+// to[r][o] += x[r] . w[o] for a panel, of which so many halves are there, and any number of rows; the sums of the second half
+// are HALF behind those of the first. ahead: 0 to prefetch nothing.
 template <class Dots, class Number, class Weight>
 inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
                   int64_t ahead, float* to) {
     const int64_t count = (rows + Dots::ROWS - 1) / Dots::ROWS;
     int64_t r = 0;
     auto both = [&]<int R>(Fetch fetch) {
-        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS) {
-            const auto own = ahead ? tile<Dots, R, true, Number, Weight> : tile<Dots, R, false, Number, Weight>;
-            own(x + r * x_stride, x_stride, w + half, inputs, fetch, to + r * PANEL + half);
+        for (int half = 0; half < halves; ++half) {
+            const Number* rows = x + r * x_stride;
+            const Weight* const* own = w + half * OUTPUTS;
+            const SumsOfRows<R> sums = ahead ? dot_tile<Dots, R, true>(rows, x_stride, own, inputs, fetch)
+                                             : dot_tile<Dots, R>(rows, x_stride, own, inputs, fetch);
+            sums.add_to(to + half * HALF + r * OUTPUTS);
         }
     };
     for (int64_t turn = 0; turn < count; ++turn) {
@@ -135,11 +130,15 @@ template <class Stored_> struct Panel {
     }
 };
 
-// to[r][o] = x[r] . W[o] for a block of rows and the outputs of a panel.
+inline void clear_sums(int64_t rows, int halves, float* to) {
+    for (int half = 0; half < halves; ++half) std::fill_n(to + half * HALF, rows * OUTPUTS, 0.0f);
+}
+
+// to[half][r][o] = x[r] . W[o] for a block of rows and the outputs of a panel.
 template <class Stored, class Number = typename DotsOf<Stored>::Number>
 inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored>& panel, int64_t inputs, float* to) {
     alignas(64) thread_local Number packed[PANEL][BLOCK];
-    std::fill(to, to + rows * PANEL, 0.0f);
+    clear_sums(rows, panel.halves, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
         const Stored* from[PANEL];
@@ -193,27 +192,26 @@ struct Cut {
     int64_t slices(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
-// The sums of a panel and so many rows.
+// The sums of a panel and so many rows: of each half, row after row.
 template <class Stored> struct Sums {
     int64_t rows;
-    alignas(64) float at[(MAX_ROWS + LANES / OUTPUTS) * PANEL];
+    alignas(64) float at[2 * HALF + LANES];  // whole registers are read
 
     explicit Sums(int64_t rows) : rows(rows) {}
 
-    // Add the bias of `count` outputs to the sums that begin at `place` of a panel.
-    void add_bias(const Matrix& matrix, int64_t output, int64_t count, int place) {
+    float of(int64_t row, int64_t output) const { return at[output / OUTPUTS * HALF + row * OUTPUTS + output % OUTPUTS]; }
+
+    // Add the bias of `count` outputs of a matrix to the sums from half `half` on.
+    void add_bias(const Matrix& matrix, int64_t output, int64_t count, int half) {
         if (!matrix.bias) return;
         const auto* bias = static_cast<const Stored*>(matrix.bias) + output;
         for (int64_t r = 0; r < rows; ++r)
-            for (int64_t o = 0; o < count; ++o) at[r * PANEL + place + o] += get(bias + o);
+            for (int64_t o = 0; o < count; ++o) at[(half + o / OUTPUTS) * HALF + r * OUTPUTS + o % OUTPUTS] += get(bias + o);
     }
-    // act(first half) * second half of the panel: rows of OUTPUTS numbers now.
+    // act(first half) * second half of the panel, in the place of the first.
     void gate(const Gate& gate) {
-        constexpr int EACH = LANES / OUTPUTS;  // rows a register; past the last row: whatever is there, dropped
-        for (int64_t r = 0; r < rows; r += EACH) {
-            const TwoRegisters halves = by_fours(load(at + r * PANEL), load(at + r * PANEL + LANES));
-            store(at + r * OUTPUTS, gated(gate, halves.first, halves.second));
-        }
+        for (int64_t i = 0; i < rows * OUTPUTS; i += LANES)  // past the last row: whatever is there, dropped
+            store(at + i, gated(gate, load(at + i), load(at + HALF + i)));
     }
 };
 
@@ -228,22 +226,41 @@ template <class Panel, class Stored = typename Panel::Stored> struct Block : Sum
           packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
     void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
+};
 
-    // Put the first `count` of WIDTH numbers of each row where the matrix has its outputs.
-    template <int WIDTH, class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
-        Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
-        constexpr int NUMBERS = std::max(WIDTH, LANES);  // whole rows in whole registers
-        for (int64_t r = 0; r < rows; r += NUMBERS / WIDTH) {
-            alignas(64) Out stored[NUMBERS];
-            for (int i = 0; i < NUMBERS; i += LANES) store(stored + i, load(at + r * WIDTH + i));
-            for (int64_t own = 0; own < std::min<int64_t>(NUMBERS / WIDTH, rows - r); ++own) {
-                Out* row = y + (r + own) * matrix.y_stride;
-                if (count == WIDTH)
-                    std::memcpy(row, stored + own * WIDTH, WIDTH * sizeof(Out));
-                else
-                    std::copy_n(stored + own * WIDTH, count, row);
+// The outputs of a block of rows until there is a line of memory of each: rows of y often begin whole pages apart, and lines that
+// are written in parts would push each other out of the first cache.
+template <class Out> struct Lines {
+    static constexpr int64_t WIDTH = 64 / sizeof(Out);
+    int64_t held = 0;  // outputs of each row
+    alignas(64) Out at[(MAX_ROWS + SUMS) * WIDTH];
+
+    // Add the first `count` of the outputs of HALVES halves of a panel.
+    template <int HALVES, class Stored> void add(const Sums<Stored>& sums, int64_t count) {
+        for (int64_t r = 0; r < sums.rows; r += SUMS) {  // past the last row: whatever is there, dropped
+            alignas(64) Out stored[HALVES * LANES];
+            const F half = load(sums.at + r * OUTPUTS);
+            if constexpr (HALVES == 1) {
+                store(stored, half);
+            } else {
+                const TwoRegisters both = by_turns(half, load(sums.at + HALF + r * OUTPUTS));
+                store(stored, both.first), store(stored + LANES, both.second);
             }
+            for (int64_t own = 0; own < SUMS; ++own)
+                std::memcpy(at + (r + own) * WIDTH + held, stored + own * HALVES * OUTPUTS, HALVES * OUTPUTS * sizeof(Out));
         }
+        held += count;
+    }
+    // Put them where a matrix has its outputs; `end`: the one behind them.
+    template <class Panel> void put_out(const Block<Panel>& block, const Matrix& matrix, int64_t end) {
+        Out* y = static_cast<Out*>(matrix.y) + block.first * matrix.y_stride + end - held;
+        for (int64_t r = 0; r < block.rows; ++r, y += matrix.y_stride) {
+            if (held == WIDTH)
+                std::memcpy(y, at + r * WIDTH, WIDTH * sizeof(Out));
+            else
+                std::copy_n(at + r * WIDTH, held, y);
+        }
+        held = 0;
     }
 };
 
@@ -253,6 +270,7 @@ template <class Panel, class Out> void products(Pool& pool, const Rows& x, int c
     for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
+        Lines<Out> lines;
         const Matrix* matrix = matrices;
         int64_t slice = item % all;
         for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
@@ -264,7 +282,8 @@ template <class Panel, class Out> void products(Pool& pool, const Rows& x, int c
                 panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
             block.run(panel);
             block.add_bias(*matrix, o, there, 0);
-            block.template put_out<PANEL, Out>(*matrix, o, there);
+            lines.template add<2>(block, there);
+            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, *matrix, o + there);
         }
     });
 }
@@ -275,15 +294,17 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
     const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
+        Lines<typename Panel::Stored> lines;
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
             Panel panel(2, OUTPUTS * gate.weight_stride);
             panel.fill(0, gate, o, there), panel.fill(1, up, o, there);
             block.run(panel);
-            block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
+            block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, 1);
             block.gate(by);
-            block.template put_out<OUTPUTS, typename Panel::Stored>(gate, o, there);
+            lines.template add<1>(block, there);
+            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, gate, o + there);
         }
     });
 }
