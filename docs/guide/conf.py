@@ -19,6 +19,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["guide.css"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it fetches pages, which no browser does from a disk

@@ -23,7 +23,7 @@ def test_a_checkpoint_is_saved_in_int8(ridgeline: Run, tmp_path: Path) -> None:
     "command",
     [
         ("run", "tales", "Once upon a time", "--max-tokens", 4, "--json"),
-        ("lab", "kv-cache", "--tokens", 4, "--json"),
+        ("lab", "kv-cache", "--model", "tales", "--tokens", 4, "--json"),
     ],
 )
 def test_commands_run_in_a_format(ridgeline: Run, command: tuple[object, ...]) -> None:

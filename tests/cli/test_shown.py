@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from ridgeline.checkpoint.catalogue import model_names, pipeline_names
+from ridgeline.lab.ledger import Ledger
+from ridgeline.lab.numbers import statements
+from ridgeline.roofline.cards import cards
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,6 +33,16 @@ def test_a_page_shows_what_its_commands_say(page: str, shown: Any) -> None:
     text = path.read_text(encoding="utf-8")
     assert shown.commands_in(text)
     assert shown.again(text) == text, "run python benchmarks/shown.py, and read what has changed"
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    """Models, pipelines and cards of `plan --list`, statements of `lab numbers`."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    models, pipelines, known = len(model_names()), len(pipeline_names()), len(cards())
+    assert f"({models} models and {pipelines} pipelines that draw), and one of {known} cards." in readme
+    said = f"{len(statements(Ledger()))} statements of the texts"
+    assert said in readme
+    assert said in (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
 
 
 def test_every_question_is_answered_with_its_trust(shown: Any) -> None:

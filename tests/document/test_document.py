@@ -3,14 +3,14 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from ridgeline.document.axes import along, ends_around, powers
+from ridgeline.document.axes import along, ends_around, log_steps, powers, tick
 from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
 from ridgeline.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
 from ridgeline.document.grid import Grid
@@ -214,6 +214,50 @@ def test_axes_end_at_powers_of_ten() -> None:
     assert ends_around([1.0]) == (1.0, 10.0)
     assert powers((0.1, 100.0)) == pytest.approx([0.1, 1.0, 10.0, 100.0])
     assert [along(value, (0.1, 1000.0)) for value in (0.1, 10.0, 1000.0)] == pytest.approx([0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ([0.3, 42.0], (0.2, 1, 10, 50)), ([1.0], (1, 2)), ([], (1, 2)), ([0.91, 9.2], (0.5, 1, 2, 5, 10)),
+        ([1, 256], (1, 10, 100, 500)), ([128, 16_384], (100, 1000, 10_000, 20_000)),
+        ([9, 1001], (5, 10, 100, 1000, 2000)),
+    ],
+)  # fmt: skip
+def test_logarithmic_axes_end_at_round_numbers_near_their_values(
+    values: list[float], numbers: tuple[float, ...]
+) -> None:
+    assert log_steps(values) == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ([2, 8], (2, 3, 4, 5, 6, 7, 8)), ([18.8, 69], (10, 20, 30, 40, 50, 60, 70)), ([7.0], (6, 7)),
+        ([8, 40], (0, 5, 10, 15, 20, 25, 30, 35, 40)), ([5, 5.1], (5, 6)), ([0.0], (0, 1)),
+        ([-3, 4], (-3, -2, -1, 0, 1, 2, 3, 4)),
+    ],
+)  # fmt: skip
+def test_an_axis_of_x_leaves_out_a_beginning_without_values(values: list[float], numbers: tuple[float, ...]) -> None:
+    assert Chart("t", "x", "y", (Series("s", tuple((value, 1.0) for value in values)),)).across.numbers == numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (0.5, "0.5"), (20_000, "20,000"), (1e6, "10⁶"), (2e6, "2·10⁶"), (2.5e-5, "2.5·10⁻⁵"), (-2e7, "-2·10⁷")],
+)
+def test_a_number_of_an_axis_is_written_as_people_write_it(value: float, written: str) -> None:
+    assert tick(value) == written
+
+
+def test_a_chart_says_in_one_bracket_what_it_is_of() -> None:
+    made = Chart("Waits (8B)", "x", "y", (Series("s", ((1.0, 1.0),)),), log_y=True)
+    assert made.heading == "Waits (8B; vertical axis logarithmic)"
+    assert replace(made, title="Waits", log_x=True).heading == "Waits (both axes logarithmic)"
+
+
+def test_a_bar_that_is_hardly_there_says_so() -> None:
+    assert [Bar("b", value).text for value in (0.0, 5.5e-5, 0.0012, 1234.0)] == ["0", "under 0.001", "0.0012", "1,234"]
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.title)

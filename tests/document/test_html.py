@@ -135,8 +135,9 @@ def test_charts_are_whole_pictures_and_drawings_in_characters(chart: Chart | Spa
 
 
 def test_a_point_is_drawn_where_its_value_is() -> None:
-    """The middle of both axes, which are 0 to 4 and 0 to 10."""
-    root = ElementTree.fromstring(svg(Chart("t", "x", "y", (Series("a", ((2, 5), (4, 10)), "points"),))))
+    """The middle of both axes, which are 0 to 4 (there is a mark at 0) and 0 to 10."""
+    one = Series("a", ((2, 5), (4, 10)), "points")
+    root = ElementTree.fromstring(svg(Chart("t", "x", "y", (one,), ((0, "here"),))))
     middle, end, _ = (element for element in root.iter() if element.tag.endswith("circle"))
     lines = [element.attrib for element in root.iter() if element.tag.endswith("line")]
     xs = [float(line[name]) for line in lines for name in ("x1", "x2")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from docs.guide.machinery.blocks import differs, run_chapter
 from docs.guide.machinery.chapters import GUIDE, ROOT, blocks_of, chapters, prose_of
-from docs.guide.machinery.words import glossary_of, term_faults, typed_figures
+from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.guide.numbers import read_lock
 from ridgeline.guide.quiz import FOLDER
@@ -65,6 +65,11 @@ def test_terms_are_defined_and_used() -> None:
     assert term_faults(TEXTS, glossary_of(TEXTS["glossary.md"])) == []
 
 
+def test_terms_are_explained_before_they_are_used() -> None:
+    assert len(in_order(TEXTS)) > len(LESSONS)
+    assert unexplained(in_order(TEXTS), glossary_of(TEXTS["glossary.md"])) == []
+
+
 def test_sources_that_chapters_show_are_there() -> None:
     extension = pytest.importorskip(
         "docs.guide.machinery.extension", reason="sphinx is not installed: pip install '.[docs]'"
@@ -102,6 +107,23 @@ def test_terms() -> None:
     assert glossary_of(glossary) == {"key", "head"}
     found = term_faults({"a.md": "{term}`keys <key>` and {term}`Tail`"}, glossary_of(glossary))
     assert found == ["a.md: tail is not in the glossary", "the glossary defines head, which no chapter refers to"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["A {term}`key`.", "Two keys."], []),
+        (["Two keys, then a {term}`key`."], []),
+        (["A `key` of ours.\n\n```text\nkey\n```", "A {term}`key`."], []),
+        (["Two keys.", "A {term}`key`."], ["0: key is not explained yet"]),
+        (["Low-key, and keyed."], []),
+        (["An RTX has KV.", "An MHA."], ["1: MHA is not in the glossary"]),
+        (["A SLOs of MHAs."], ["0: MHAs is not in the glossary", "0: SLOs is not in the glossary"]),
+    ],
+)
+def test_a_term_is_explained_where_it_is_used_first(texts: list[str], found: list[str]) -> None:
+    glossary = ["key", "kv cache"]
+    assert unexplained([(str(n), text) for n, text in enumerate(texts)], glossary) == found
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------------

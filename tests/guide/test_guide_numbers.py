@@ -19,8 +19,17 @@ from ridgeline.lab.ledger import Ledger
 
 
 def test_the_lock_is_what_the_ledger_says() -> None:
-    """A price that changes is a change of this file, which somebody reads: `make guide-update`."""
-    assert LOCK.read_text(encoding="utf-8") == lock_text(resolve(read_questions(), Ledger()))
+    """A price that changes is a change of this file, which somebody reads: `make guide-update`. Numbers of simulated
+    traffic take longer, and are compared by `make guide-check`, as all are."""
+    asked = read_questions()
+    assert list(read_lock()) == list(asked)
+    quick = {name: question for name, question in asked.items() if "served(" not in question[0]}
+    assert len(quick) > 150
+    fresh, locked = (
+        text.replace(",\n", "\n").splitlines()
+        for text in (lock_text(resolve(quick, Ledger())), LOCK.read_text(encoding="utf-8"))
+    )
+    assert set(fresh) <= set(locked), sorted(set(fresh) - set(locked))
 
 
 def test_a_locks_numbers_come_back(tmp_path: Path) -> None:

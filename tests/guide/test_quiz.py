@@ -95,7 +95,7 @@ def test_a_chapter_asked(right: bool) -> None:
 
 
 def test_what_is_no_answer_is_asked_again_and_the_end_of_input_ends_it() -> None:
-    ended = CliRunner().invoke(APP, ["quiz", "bend"], input="x\n\n")
+    ended = CliRunner().invoke(APP, ["quiz", "bend"], input=b"x\n\xff\n\n")
     assert "give one of a, b, c" in ended.output
     assert ended.stdout.endswith("0 of 0 at the first go\n")
 

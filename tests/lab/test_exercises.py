@@ -47,13 +47,18 @@ def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("attention.py").write_text(right)
     assert lab("attention", "--check") == (0, "right: attention and the engine agree in 4 cases\n")
     assert "there is no exercise 'flying'" in lab("flying")[1]
+    assert "--check is of one exercise; name it" in lab("--check")[1]
+    assert "--file is of one exercise; name it" in lab("--file", "mine.py")[1]
+    assert "there is no folder nowhere; make it first" in lab("attention", "--file", "nowhere/mine.py")[1]
     assert "there is no nowhere.py" in lab("attention", "--check", "--file", "nowhere.py")[1]
 
 
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("def attention(:", r"attention.py \(line 1\): SyntaxError"),
+        ("def attention(:", r"attention.py \(line 1\): SyntaxError: invalid syntax$"),
+        ("raise SystemExit(0)", r"attention.py \(line 1\): SystemExit: 0$"),
+        ("raise ValueError('two' + chr(10) + 'lines')", r"attention.py \(line 1\): ValueError: two lines$"),
         ("import nothing_of_the_sort", r"attention.py \(line 1\): ModuleNotFoundError"),
         ("attention = 3", "has no function attention"),
     ],
@@ -65,11 +70,22 @@ def test_a_file_that_does_not_run_is_one_line(tmp_path: Path, code: str, says: s
         read_function(EXERCISES["attention"], path)
 
 
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "attention.py"
+    path.write_bytes(b"\xff\xfe")
+    for each in (path, tmp_path):
+        with pytest.raises(ValueError, match="is no text that can be read; `ridgeline lab exercise attention` writes"):
+            read_function(EXERCISES["attention"], each)
+
+
 def test_an_error_in_it_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "attention.py"
     path.write_text("def attention(query, keys, values):\n    return 1 / 0\n")
     said = check(EXERCISES["attention"], read_function(EXERCISES["attention"], path), path)
     assert said.endswith("raises ZeroDivisionError: division by zero (line 2)")
+    path.write_text("import sys\n\ndef attention(query, keys, values):\n    sys.exit(0)\n")
+    said = check(EXERCISES["attention"], read_function(EXERCISES["attention"], path), path)
+    assert said.endswith("raises SystemExit: 0 (line 4)")
 
 
 @pytest.mark.parametrize(

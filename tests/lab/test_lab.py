@@ -321,7 +321,7 @@ def test_pictures_stay_within_the_terminal(width: int) -> None:
     assert re.search(r"^llama-3-8b: 21 users\n░+█+▒+▓+┃$", users, re.MULTILINE)
     assert re.search(r"^llama-3-70b: 135.90 GiB with one user, does not fit\n░+┃░+$", users, re.MULTILINE)
     drawn = plain(phases.document(steps, "llama-3-8b"), width)
-    assert re.search(r"^ +FLOP/byte .* 10000$", drawn, re.MULTILINE)
+    assert re.search(r"^ +FLOP/byte .* 10,000$", drawn, re.MULTILINE)
     assert re.search(r"^decode x 1,024 ", drawn, re.MULTILINE)
 
 
@@ -350,7 +350,7 @@ def test_a_stack_that_fits_is_drawn_whole() -> None:
 
 
 COMMANDS = {
-    "kv-cache": ["--tokens", "0.015625k"],
+    "kv-cache": ["--model", "tales", "--tokens", "0.015625k"],
     "memory": ["--model", "llama-3-8b"],
     "sampling": ["--tokens", "4"],
     "phases": ["--device", "a100-sxm-80gb", "--model", "llama-3-8b", "--context", "1k"],
@@ -373,6 +373,9 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
     [
         ["kv-cache", "--tokens", "0"],
         ["kv-cache", "--tokens", "100000"],
+        ["kv-cache", "--model", "bert-base-uncased", "--tokens", "4"],
+        ["kv-cache", "--model", "t5-small", "--tokens", "4"],
+        ["kv-cache", "--model", "translate", "--tokens", "4"],
         ["memory", "--device", "a100"],
         ["memory", "--context", "-5"],
         ["memory", "--model", "gpt2"],
@@ -382,6 +385,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["sampling", "--tokens", "1k"],
         ["phases", "--model", "tales", "--context", "1k"],
         ["phases", "--context", "9k"],
+        ["phases", "--context", "20", "--model", "translate", "--device", "this"],
         ["phases", "--context", "100", "--model", "bert-base-uncased"],
     ],
 )
@@ -395,7 +399,7 @@ def test_what_cannot_be_is_refused(arguments: list[str]) -> None:
     "arguments",
     [
         ["phases", "--context", "1k", "--model", "tales", "--device", "this"],
-        ["kv-cache", "--tokens", "1k"],
+        ["kv-cache", "--tokens", "1k", "--model", "tales"],
         ["sampling", "--tokens", "1k"],
     ],
 )

@@ -49,8 +49,8 @@ LIST = {
     "tying": (25, {"gpt2": 1, "llama-2-7b": 0}),
     "prefill": (26, {"a100": 168, "h100": 318, "overtakes": 53_248}),
     "attention-dearest": (None, {
-        "attention": 0.88e-3, "all": 47.5e-3, "z-image": 0.15, "flux.1-dev": 0.197, "pixart-sigma-xl-2-1024-ms": 0.35,
-        "wan2.2-ti2v-5b": 0.54, "wan2.1-t2v-14b": 0.72,
+        "attention": 0.88e-3, "all": 47.5e-3, "z-image": 0.15, "flux.2-klein-4b": 0.187, "flux.1-dev": 0.197,
+        "pixart-sigma-xl-2-1024-ms": 0.35, "wan2.2-ti2v-5b": 0.54, "wan2.1-t2v-14b": 0.72,
     }),
     "attention-of-eight": (None, {"attention": 1.2e-6, "all": 4.49e-3}),
     "linear-with-cache": (None, {"step": 2, "all": 4}),

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from docs.guide.machinery.blocks import run_chapter
-from docs.guide.machinery.chapters import GUIDE, chapters
-from docs.guide.machinery.words import glossary_of, term_faults, typed_figures
+from docs.guide.machinery.chapters import chapters
+from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
 from ridgeline.guide.quiz import faults, read_quizzes
@@ -38,14 +38,14 @@ def number_faults(*, update: bool) -> list[str]:
 
 
 def word_faults(texts: dict[str, str]) -> list[str]:
-    """Figures typed by hand, and terms without a definition or a use."""
+    """Figures typed by hand, terms without a definition or a use, and those that are used before they are explained."""
     typed = [
         f"{name}:{line}: {said!r} is typed by hand"
         for name, text in texts.items()
         for line, said in typed_figures(text)
     ]
-    glossary = (GUIDE / "glossary.md").read_text(encoding="utf-8")
-    return typed + term_faults(texts, glossary_of(glossary))
+    glossary = glossary_of(texts["glossary.md"])
+    return typed + term_faults(texts, glossary) + unexplained(in_order(texts), glossary)
 
 
 def block_faults(files: list[Path], *, update: bool) -> list[str]:

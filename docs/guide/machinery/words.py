@@ -1,15 +1,18 @@
-"""What a chapter may not say: a figure with a unit that was typed by hand, and a term that nobody defined."""
+"""What a chapter may not say: a figure with a unit that was typed by hand, and a term that nobody has explained."""
 
 import re
 from collections.abc import Iterable, Mapping
 
-from docs.guide.machinery.chapters import prose_of
+from docs.guide.machinery.chapters import blocks_of, prose_of
 
 _UNITS = (
     r"[munµ]?s|seconds?|minutes?|[KMGTP]?i?B(?:/s)?|bytes?|[kMGTP]?FLOPs?(?:/s|/B)?|TFLOPS|tok/s|"
     r"tokens? a second|billion|million|%|percent|times|GHz|dollars?"
 )
 _TYPED = re.compile(rf"(?<![\w.])(?:\$\s?\d[\d,.]*|(?!\d+B\b)\d[\d,]*(?:\.\d+)?\s?(?:{_UNITS})(?!\w))")
+_ABBREVIATION = re.compile(r"(?<!\w)[A-Z]{2,}[a-z]?(?!\w)")
+_NAMES = frozenset(["AND", "OR", "XOR", "API", "HTTP", "GB", "BART", "FLAN", "GPT", "RTX", "XXL"])
+"""Of logic, interfaces, units, models and cards: no glossary has them."""
 _TERM = re.compile(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`")
 
 
@@ -30,6 +33,38 @@ def glossary_of(text: str) -> set[str]:
     return (
         {line.strip().lower() for line in body[1].splitlines() if line and not line.startswith(" ")} if body else set()
     )
+
+
+_TOURS = ("quickstart", "choose", "glossary")
+"""They lead on to the chapters that explain."""
+
+
+def in_order(texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The chapters of the index in its order, as they are read: names and texts."""
+    trees = [block.text for block in blocks_of(texts["index.md"]) if block.language == "{toctree}"]
+    names = [line for tree in trees for line in tree.split("\n") if line and not line.startswith(":")]
+    return [(name, texts[f"{name}.md"]) for name in names if name not in _TOURS]
+
+
+def unexplained(texts: Iterable[tuple[str, str]], glossary: Iterable[str]) -> list[str]:
+    """Of chapters, by name and in the order in which they are read: terms that stand in a chapter before any has led to
+    the glossary, and abbreviations that it does not have."""
+    defined = {term: re.compile(rf"(?<![\w-]){re.escape(term)}s?(?![\w-])") for term in glossary}
+    known, met, found = {word for term in defined for word in term.split()}, set[str](), []
+    for name, text in texts:
+        prose = " ".join(line for _, line in prose_of(text))
+        met |= terms_of(text)
+        found += [
+            f"{name}: {term} is not explained yet"
+            for term in sorted(defined.keys() - met)
+            if defined[term].search(prose.lower())
+        ]
+        found += [
+            f"{name}: {short} is not in the glossary"
+            for short in sorted(set(_ABBREVIATION.findall(prose)))
+            if short not in _NAMES and not {short.lower(), short.lower().rstrip("s")} & known
+        ]
+    return found
 
 
 def term_faults(texts: Mapping[str, str], glossary: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ def guide(
 ) -> None:
     """Open the guide in a browser, or say where it is or how it is made."""
     places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
-    found = next((place for place in places if place.exists()), None)
+    found = next((place for place in places if place.is_file()), None)
     if found is None:
         where = _CHECKOUT if (_CHECKOUT / "docs" / "guide").exists() else "a checkout of Ridgeline"
         raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/")

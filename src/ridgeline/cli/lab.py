@@ -32,7 +32,7 @@ from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.lab.cache import changed
 from ridgeline.lab.experiments import EXPERIMENTS
-from ridgeline.lab.inside import in_fp32
+from ridgeline.lab.inside import STORY, in_fp32
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
@@ -48,24 +48,27 @@ lab = typer.Typer(
 )
 
 _BUILTIN = "tales"
+_LARGE = "qwen3-0.6b"
+"""For `kv-cache`: large enough that its reader waits, by a minute at most."""
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."
 
 
 @lab.command(name="kv-cache")
 def kv_cache(
-    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
-    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "256",
+    model: Annotated[str, typer.Option(help=f"{_MODEL} Without weights there, they are random.")] = _LARGE,
+    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "48",
     weights: options.RunWeights = None,
     threads: options.Threads = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Generate with and without a KV cache, and count positions and seconds."""
+    _check_continues(model)
     count = _fitting(tokens, "--tokens", model)
     loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     both = kv_cache_lab.compare(loaded, first, count)
-    moved = changed(in_fp32(model), both.kept.tokens) if model == _BUILTIN and count > 1 else None
+    moved = changed(in_fp32(_BUILTIN), tokenizer_of(_BUILTIN).encode(STORY))
     _give(kv_cache_lab.document(both, moved), kv_cache_lab.as_json(both, moved), svg, as_json)
 
 
@@ -120,8 +123,11 @@ def phases(
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
-    if not family_of(read_config(model)).writes:
+    family = family_of(read_config(model))
+    if not family.writes:
         raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
+    if device == "this" and family.encodes:
+        raise ValueError(f"{model} has an encoder, and nothing for it to read here; name a card, such as h100-sxm")
     if device == "this":
         both = _phases_here(model, length, weights, kv)
     else:
@@ -164,6 +170,13 @@ def _fitting(text: str, option: str, model: str) -> int:
     if tokens > context:
         raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")
     return tokens
+
+
+def _check_continues(name: str) -> None:
+    """Raises ValueError for a model that does not go on from the tokens before: an encoder, or one that has one."""
+    family = family_of(read_config(name))
+    if family.encodes or not family.writes:
+        raise ValueError(f"{name} does not continue a text by itself; name a decoder-only model, such as tales")
 
 
 def _check_writes(name: str) -> None:

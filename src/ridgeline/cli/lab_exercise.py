@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.files import write_whole
+from ridgeline.files import check_writable, write_whole
 from ridgeline.lab.exercise import EXERCISES, Exercise, check, read_function, stub_of
 
 
@@ -20,6 +20,9 @@ def exercise(
 ) -> None:
     """Write the beginning of a function that is yours to finish; with --check, say where it and the engine differ."""
     if name is None:
+        if checked or file is not None:
+            option = "--check" if checked else "--file"
+            raise ValueError(f"{option} is of one exercise; name it: ridgeline lab exercise NAME {option}")
         for each in EXERCISES.values():
             print(f"{each.name:16}{_first_line(each)}")
         return
@@ -36,6 +39,7 @@ def exercise(
 def _write(one: Exercise, path: Path) -> None:
     if path.exists():
         raise ValueError(f"{path} is there already; give --check to have it checked, or another --file")
+    check_writable(path)
     write_whole(path, stub_of(one))
     print(f"{path} is yours to finish; then: {_again(one, path)}")
 

@@ -1,6 +1,7 @@
 """`ridgeline quiz`: the guide's questions on a terminal."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -23,6 +24,8 @@ def quiz(
         return
     if chapter not in quizzes:
         raise ValueError(f"there are no questions of a chapter {chapter!r}; there are {', '.join(quizzes)}")
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
     rights = asked = 0
     for number, question in enumerate(quizzes[chapter], 1):
         print(f"{number}. {question.ask}".replace("`", ""))

@@ -7,7 +7,7 @@ from textwrap import wrap
 from rich.text import Text
 
 from ridgeline.document import numbers
-from ridgeline.document.axes import along, powers
+from ridgeline.document.axes import along, powers, tick
 from ridgeline.document.charts import Bars, Chart, Spans, Stacks
 from ridgeline.document.grid import Grid
 from ridgeline.document.page import EVEN, Column, Figure, Row, Table
@@ -140,11 +140,11 @@ def _chart(chart: Chart) -> Iterator[Text]:
         for x, y in series.points:
             row = _PLOT_HEIGHT - 1 - round(up.share(y) * (_PLOT_HEIGHT - 1))
             grid[row][round(across.share(x) * (_PLOT_WIDTH - 1))] = mark
-    labels = {0: f"{up.numbers[-1]:g}", _PLOT_HEIGHT - 1: f"{up.numbers[0]:g}"}
+    labels = {0: tick(up.numbers[-1]), _PLOT_HEIGHT - 1: tick(up.numbers[0])}
     yield Text(chart.heading, style="bold")
     yield from (Text(f"{labels.get(i, ''):>{_LABEL}}│{''.join(row).rstrip()}") for i, row in enumerate(grid))
     yield Text(" " * _LABEL + "└" + "─" * _PLOT_WIDTH)
-    left, right = f"{across.numbers[0]:g}", f"{across.numbers[-1]:g}"
+    left, right = tick(across.numbers[0]), tick(across.numbers[-1])
     yield Text(f"{'':{_LABEL}} {left}{right:>{_PLOT_WIDTH - len(left)}}")
     names = "   ".join(f"{mark} {series.name}" for mark, series in zip(_MARKS, chart.series, strict=False))
     yield Text(f"{'':{_LABEL}} {names}; {chart.y} over {chart.x}", style="dim")
@@ -268,7 +268,7 @@ class _Canvas:
             yield text
         ticks = [" "] * self.width
         for power in powers(self.across):
-            label = f"{power:g}"
+            label = tick(power)
             column = min(self.column(power), self.width - len(label))
             ticks[column : column + len(label)] = label
         yield Text(" " * _MARGIN + "└" + "─" * self.width, style="dim")

@@ -22,6 +22,7 @@ class Bar:
     def text(self) -> str:
         """What stands behind it: `5.18, 21 users`."""
         figure = f"{self.value:.3g}" if abs(self.value) < 999.5 else f"{self.value:,.0f}"
+        figure = "under 0.001" if 0 < self.value < 0.001 else figure
         return figure + (f", {self.note}" if self.note else "")
 
 
@@ -46,8 +47,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over the same axes, which begin at 0 unless they are logarithmic. marks: values of x to draw a line at,
-    and what it says. At least one point."""
+    """Series over the same axes, which begin at 0 unless they are logarithmic; that of x also where its values do, if
+    they are all in the upper three quarters of it. marks: values of x to draw a line at, and what it says. At least one
+    point."""
 
     title: str
     x: str
@@ -62,13 +64,17 @@ class Chart:
         """The title, and which axes are logarithmic."""
         names = {(True, True): "both axes", (True, False): "horizontal axis", (False, True): "vertical axis"}
         which = names.get((self.log_x, self.log_y))
-        return f"{self.title} ({which} logarithmic)" if which else self.title
+        if not which:
+            return self.title
+        if self.title.endswith(")"):
+            return f"{self.title[:-1]}; {which} logarithmic)"
+        return f"{self.title} ({which} logarithmic)"
 
     @property
     def across(self) -> Axis:
         """The axis of x."""
         values = [x for points in (*(one.points for one in self.series), self.marks) for x, _ in points]
-        return axis_around(values, log=self.log_x)
+        return axis_around(values, log=self.log_x, near=True)
 
     @property
     def up(self) -> Axis:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from ridgeline.document.axes import Axis
+from ridgeline.document.axes import Axis, tick
 from ridgeline.document.charts import Bars, Chart, Series, Span, Spans, Stacks
 from ridgeline.document.svg_parts import SERIES, WIDTH, line, words
 
@@ -91,7 +91,7 @@ def chart(chart: Chart) -> Iterator[str]:
     for y in up.numbers:
         level = bottom - _PLOT_HEIGHT * up.share(y)
         yield line(_LEFT, level, WIDTH - _RIGHT, level, _GRID)
-        yield words(_LEFT - 8, level + 4, f"{y:g}", anchor="end")
+        yield words(_LEFT - 8, level + 4, tick(y), anchor="end")
     yield from _horizontal_axis(across, chart.x, bottom)
     for x, label in chart.marks:
         at = _x(x, across)
@@ -155,7 +155,7 @@ def _span(span: Span, y: float, across: Axis, kinds: tuple[str, ...]) -> str:
 def _horizontal_axis(across: Axis, name: str, bottom: float) -> Iterator[str]:
     for x in across.numbers:
         yield line(_x(x, across), _TOP, _x(x, across), bottom, _GRID)
-        yield words(_x(x, across), bottom + 16, f"{x:g}", anchor="middle")
+        yield words(_x(x, across), bottom + 16, tick(x), anchor="middle")
     yield words((_LEFT + WIDTH - _RIGHT) / 2, bottom + 34, name, anchor="middle", size=12, colour=_DIM)
 
 

@@ -4,7 +4,7 @@ import math
 from html import escape
 
 from ridgeline.document import numbers
-from ridgeline.document.axes import along, powers
+from ridgeline.document.axes import along, powers, tick
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg_parts import line, words
 
@@ -53,7 +53,7 @@ class _Plot:
         for power in powers(self.across):
             x = self.x(power)
             parts.append(line(x, TOP, x, bottom, "#e6e6e6"))
-            parts.append(words(x, bottom + 18, f"{power:g}", anchor="middle"))
+            parts.append(words(x, bottom + 18, tick(power), anchor="middle"))
         for power in powers(self.up):
             y = self.y(power)
             parts.append(line(LEFT, y, right, y, "#e6e6e6"))

@@ -222,14 +222,19 @@ def stub_of(exercise: Exercise) -> str:
 
 def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
     """The reader's function. Raises ValueError in a line for a file that does not run, or does not have it."""
+    again = f"`ridgeline lab exercise {exercise.name}`"
     try:
-        code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"{path} is no text that can be read; {again} writes what to begin with") from None
+    try:
+        code = compile(text, str(path), "exec")
         namespace: dict[str, Any] = {"__name__": exercise.name}
         exec(code, namespace)
-    except Exception as error:
-        raise ValueError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{path}{_line(error, path)}: {_said(error)}") from None
     if not callable(namespace.get(exercise.name)):
-        raise ValueError(f"{path} has no function {exercise.name}; `ridgeline lab exercise {exercise.name}` shows it")
+        raise ValueError(f"{path} has no function {exercise.name}; {again} shows it")
     return namespace[exercise.name]  # type: ignore[no-any-return]
 
 
@@ -242,8 +247,8 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
             given = function(*deepcopy(case))  # which it may change
         except NotImplementedError:
             return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
-        except Exception as error:
-            return f"{call} raises {type(error).__name__}: {error}{_line(error, path)}"
+        except (Exception, SystemExit) as error:
+            return f"{call} raises {_said(error)}{_line(error, path)}"
         if not same(given, wanted):
             return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}"
     return ""
@@ -273,7 +278,13 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
-def _line(error: Exception, path: Path) -> str:
+def _said(error: BaseException) -> str:
+    """What kind of error it is and what it says, in a line."""
+    says = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {' '.join(says.split())}"
+
+
+def _line(error: BaseException, path: Path) -> str:
     """The line of the reader's file that an error comes from: ` (line 12)`."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     number = frames[-1].lineno if frames else getattr(error, "lineno", None)

@@ -15,15 +15,14 @@ from ridgeline.document.numbers import say
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.ledger import Ledger
+from ridgeline.ops.attention import Attention
 
-MODEL, CARD = "llama-3-8b", "h100-sxm"
-HEADS, KV_HEADS, WIDTH = 32, 8, 128
-"""Of the model: heads of queries, of keys and values, and numbers of each."""
+MODEL, CARD, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
-TILES = (1, 7, 64, 300)
-NEAR = {"registers": 132 * 256 * 1024, "shared memory": 132 * 228 * 1024, "L2 cache": 50 * 2**20}
-"""Bytes of an H100 SXM that are nearer than its memory: 132 multiprocessors with 256 KiB of registers and 228 KiB of
+NEARER = {"registers": 132 * 256 * 1024, "shared memory": 132 * 228 * 1024}
+"""Bytes of an H100 SXM that are nearer than its caches: 132 multiprocessors with 256 KiB of registers and 228 KiB of
 shared memory each (NVIDIA H100 Tensor Core GPU Architecture, whitepaper of 2022, tables 2 and 3)."""
+PASSES = 4  # of scores through memory: written, read, written as shares, read again
 
 
 def whole(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor) -> Tensor:
@@ -51,14 +50,14 @@ def in_tiles(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor, tile: int) -> tuple[Tenso
     return mix_QD / sum_Q1, most
 
 
-def score_bytes(tokens: int) -> int:
-    """Of the scores of one layer in two bytes each."""
-    return 2 * HEADS * tokens**2
+def score_bytes(op: Attention, tokens: int) -> int:
+    """Of the scores of one layer, in the number format of its keys."""
+    return op.spec.dtype.itemsize * op.heads * tokens**2
 
 
-def row_bytes(tokens: int) -> int:
+def row_bytes(op: Attention, tokens: int) -> int:
     """Of the queries, keys, values and results of one layer."""
-    return 2 * (2 * HEADS + 2 * KV_HEADS) * WIDTH * tokens
+    return op.spec.dtype.itemsize * (2 * op.heads + 2 * op.spec.heads) * op.spec.k_dim * tokens
 
 
 def run() -> Outcome:
@@ -69,14 +68,16 @@ def run() -> Outcome:
     tiled = {tile: in_tiles(q_QD, k_LD, v_LD, tile) for tile in TILES}
     apart = max(float((other_QD - one_QD).abs().max() / one_QD.abs().max()) for other_QD, _ in tiled.values())
     ledger = Ledger()
-    card = ledger.card(CARD)
-    layers = len(ledger.model(MODEL).kv_specs)
-    passing = {n: 4 * score_bytes(n) / card.bandwidth for n in LENGTHS}  # written, read, written as shares, read again
-    flash = {n: ledger.prefill(MODEL, CARD, n).attention / layers for n in LENGTHS}
-    intensity = 4 * WIDTH * HEADS / (4 * 2 * HEADS)  # two products of 2 x width FLOPs a score; four passes of two bytes
-    fits = {name: max(n for n in range(1, 4096) if score_bytes(n) <= nbytes) for name, nbytes in NEAR.items()}
+    card, layers = ledger.card(CARD), [op for _, op in ledger.model(MODEL).ops() if isinstance(op, Attention)]
+    op = layers[0]
+    scores = {n: score_bytes(op, n) for n in LENGTHS}
+    passing = {n: PASSES * scores[n] / card.bandwidth for n in LENGTHS}
+    flash = {n: ledger.prefill(MODEL, CARD, n).attention / len(layers) for n in LENGTHS}
+    intensity = 2 * 2 * op.spec.k_dim / (PASSES * op.spec.dtype.itemsize)  # two products, 2 x width FLOPs a score each
+    near = NEARER | {f"{cache.name} cache": int(cache.nbytes) for cache in card.caches}
+    fits = {name: math.isqrt(nbytes // score_bytes(op, 1)) for name, nbytes in near.items()}
     rows = [
-        Row((f"{n:,}", *(say(size, "B") for size in (score_bytes(n), row_bytes(n))), f"{passing[n] / flash[n]:.1f}"))
+        Row((f"{n:,}", say(scores[n], "B"), say(row_bytes(op, n), "B"), f"{passing[n] / flash[n]:.1f}"))
         for n in LENGTHS
     ]
     most = tiled[64][1] / one_QD.shape[0] ** 2
@@ -84,8 +85,8 @@ def run() -> Outcome:
         (
             (apart < 1e-5, f"they differ by {apart:.0e}; tiles of 64 hold {most:.0%} of the scores"),
             (
-                score_bytes(8192) > 4e9 and score_bytes(131_072) > 1e12,
-                f"{say(score_bytes(8192), 'B')} a layer at 8,192 tokens, {say(score_bytes(131_072), 'B')} at 131,072",
+                scores[8192] > 1e9 and scores[131_072] > 1e12,
+                f"{say(scores[8192], 'B')} a layer at 8,192 tokens, {say(scores[131_072], 'B')} at 131,072",
             ),
             (max(fits.values()) < 1024, ", ".join(f"{name} {tokens:,} tokens" for name, tokens in fits.items())),
             (
@@ -101,7 +102,7 @@ def run() -> Outcome:
                 Series("attention in tiles", tuple(flash.items())),
             ), log_x=True, log_y=True),
         ),
-        {"apart": apart, "scores": list(map(score_bytes, LENGTHS)), "passing": passing, "flash": flash},
+        {"apart": apart, "scores": list(scores.values()), "passing": passing, "flash": flash},
     )  # fmt: skip
 
 

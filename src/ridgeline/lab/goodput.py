@@ -4,7 +4,7 @@ from ridgeline.document.charts import Chart, Series
 from ridgeline.document.numbers import say_seconds
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
-from ridgeline.lab.served import Replica, Served
+from ridgeline.lab.served import TARGETS, Replica, Served
 
 RATES = (8, 16, 24, 28, 32, 36, 40)
 FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
@@ -41,7 +41,7 @@ def run() -> Outcome:
             (
                 small.metrics.good_share < 0.5 < middle.metrics.good_share and large.longest > 3 * middle.longest,
                 f"{small.metrics.good_share:.0%} are in time with {FEW} positions; the longest step has "
-                f"{say_seconds(middle.longest)} with 2,048, and {say_seconds(large.longest)} with {MANY:,}",
+                f"{say_seconds(middle.longest)} with {USUAL_BUDGET:,}, and {say_seconds(large.longest)} with {MANY:,}",
             ),
         ),
         (
@@ -54,7 +54,7 @@ def run() -> Outcome:
                 ),
             ),
             Chart(
-                "An 8B on an H100, held to a second and then 50 ms a token",
+                f"An 8B on an H100, held to {TARGETS}",
                 "requests a second that come",
                 "a second",
                 lines,

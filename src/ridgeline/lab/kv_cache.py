@@ -21,7 +21,7 @@ from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
-REPEATS, ENOUGH = 5, 10.0
+REPEATS, ENOUGH = 5, 30.0
 """Runs both ways whose medians are told; fewer where they have taken so many seconds."""
 
 
@@ -122,8 +122,8 @@ def _flops(price: Price, segments: Sequence[Segment]) -> tuple[float, float]:
 _HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
 
 
-def document(both: Comparison, moved: float | None = None) -> Document:
-    """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave."""
+def document(both: Comparison, moved: float) -> Document:
+    """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave of `tales`."""
     without, kept = both.without, both.kept
     count = len(kept.positions)
     shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
@@ -147,8 +147,8 @@ def document(both: Comparison, moved: float | None = None) -> Document:
     )
 
 
-def as_json(both: Comparison, moved: float | None = None) -> dict[str, object]:
-    """The figures of both ways, and what `changed` gave."""
+def as_json(both: Comparison, moved: float) -> dict[str, object]:
+    """The figures of both ways, and what `changed` gave of `tales`."""
     return {
         "tokens": len(both.kept.positions),
         "same_tokens": both.same,
@@ -170,7 +170,7 @@ def _row(n: int, without: Run, kept: Run) -> Row:
     return Row(tuple(cells))
 
 
-def _words(both: Comparison, count: int, moved: float | None) -> tuple[str, ...]:
+def _words(both: Comparison, count: int, moved: float) -> tuple[str, ...]:
     without, kept = both.without, both.kept
     fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
     (anew, new), (bare_anew, bare_new) = both.flops, both.headless
@@ -180,24 +180,21 @@ def _words(both: Comparison, count: int, moved: float | None) -> tuple[str, ...]
             f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
             "among many is rounded otherwise than a lone one; after that the texts go on from different words."
         )
-    still = ""
-    if moved is not None:
-        by = f"move by {moved:.0e} of the largest: rounding" if moved else "stay as they are, to the last bit"
-        still = (
-            " Computed anew in fp32 with a text twice as long behind them, keys and values "
-            f"{by}. What never changes can be kept."
-        )
+    still = f"but for rounding, {moved:.0e} of the largest" if moved else "to the last bit"
+    timed = "one run" if both.repeats == 1 else f"medians of {both.repeats} runs"
     return (
         f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
         f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",
         f"In arithmetic it is {anew / new:.4g} times: {anew / 1e9:.3g} GFLOP against {new / 1e9:.3g}. The head runs "
         "once a token both ways, for the last position alone: with it left out the factor is "
         f"{bare_anew / bare_new:.4g}. The rest is attention: a position by itself, too, looks at all before it.",
-        f"In seconds it is {faster:.1f} times (medians of {both.repeats}): a step of many positions reads the weights "
-        "once and asks for its kernels once, and so does a step of one.",
+        f"In seconds it is {faster:.1f} times ({timed}): a step of many positions reads the weights once and asks for "
+        "its kernels once, and so does a step of one.",
         f"What it costs is memory: {both.kept_bytes:,.0f} bytes for each token that is kept, "
         f"{both.kept_bytes * count / 1e6:.3g} MB here. `lab memory` says how many users that leaves room for.",
-        same + still,
+        same,
+        f"In fp32, half a text alone has the keys and values that it has with the other half behind it ({still}, in "
+        "`tales`). What never changes can be kept.",
     )
 
 

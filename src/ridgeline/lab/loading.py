@@ -98,7 +98,7 @@ def run() -> Outcome:
             (slow.in_turn / 1.05 < slow.floor > 100, f"{slow.in_turn:.0f} s in turn, {slow.floor:.0f} s at once"),
         ),
         (
-            Table(columns("cold, onto an H100", "disk", "link", "in turn", "at once"), tuple(cold)),
+            Table(columns("cold, onto an H100", "disk", "link", "in turn", "at once, or direct"), tuple(cold)),
             Bars("Memory that loading takes", "sizes of the file", tuple(Bar(*each) for each in memory.items())),
         ),
         {"memory": memory, "seconds": seconds, "cold": {name: (s.in_turn, s.floor) for name, s in starts.items()}},

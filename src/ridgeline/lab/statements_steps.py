@@ -115,7 +115,7 @@ def prompts(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
     step = ledger.prefill(_SMALL, "a100", 1024)
     shares = {name: ledger.attention_of_a_pass(name) for name in (
-        "z-image", "flux.1-dev", "pixart-sigma-xl-2-1024-ms", "wan2.2-ti2v-5b", "wan2.1-t2v-14b"
+        "z-image", "flux.2-klein-4b", "flux.1-dev", "pixart-sigma-xl-2-1024-ms", "wan2.2-ti2v-5b", "wan2.1-t2v-14b"
     )}  # fmt: skip
     yield Statement(
         "attention-dearest", None, "Attention is the most expensive operation.",

@@ -36,7 +36,7 @@ def run() -> Outcome:
     few = [mixed / balanced for batch, (mixed, balanced) in measured.items() if batch > 1]
     rows = [Row((f"{n}", f"{formula[n]:.1f}", f"{dice[n]:.1f}")) for n in BATCHES]
     lines = (
-        Series("by the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
+        Series("128 experts, by the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
         Series("built-in mixture, its own router", tuple((n, 100 * mixed / 8) for n, (mixed, _) in measured.items())),
         Series("the same, balanced", tuple((n, 100 * value / 8) for n, (_, value) in measured.items()), "dashed"),
     )
