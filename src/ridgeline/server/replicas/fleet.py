@@ -124,7 +124,12 @@ class Fleet:
     @property
     def alive(self) -> bool:
         """Whether any takes requests."""
-        return any(each.llm.alive for each in self.replicas.values())
+        return any(each.taking and each.llm.alive for each in self.replicas.values())
+
+    @property
+    def under_way(self) -> int:
+        """Requests that a replica has, or that wait for one."""
+        return sum(len(each.live) for each in self.replicas.values()) + len(self._waiting)
 
     @property
     def heard(self) -> int:
