@@ -260,6 +260,17 @@ def test_one_that_died_goes_before_one_that_answers() -> None:
     asyncio.run(run())
 
 
+def test_one_that_is_back_gets_requests_at_once() -> None:
+    """They were dealt to the others alone until the watch had looked, though it was said to be ready."""
+    fleet = fleet_of(engines := [Engine(), Engine()])
+    engines[1].die()
+    submit(fleet)
+    engines[1].alive = True
+    assert fleet.replicas[1].state == "ready"
+    submit(fleet)
+    assert [len(engine.asked) for engine in engines] == [1, 1]
+
+
 def test_a_fleet_takes_requests_while_one_does_that_stays() -> None:
     fleet = fleet_of(engines := [Engine(), Engine()])
     fleet.replicas[1].taking = False
