@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from engine.folders import write_model
+from ridgeline.checkpoint.source import open_source
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Stats, TokenEvent
@@ -21,9 +23,10 @@ from ridgeline.engine.params import LogitBias
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.texts import load_texts
 from ridgeline.engine.worker.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
-from ridgeline.engine.worker.place import ChildProcess
-from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.place import ChildProcess, NewLine
+from ridgeline.engine.worker.process import EngineProcess, Start
 from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import load_card
@@ -228,3 +231,42 @@ def test_frames_cut_anywhere_are_the_same_messages(types: object, messages: list
         got = [message for start in range(0, len(data), size) for message in frames.feed(data[start : start + size])]
         assert got == messages, f"cut every {size} bytes"
     assert isinstance(got[0], Added) or isinstance(got[0].params.logit_bias, LogitBias)  # type: ignore[attr-defined]
+
+
+class Loading:
+    """A place whose process has connected and never says that it is ready."""
+
+    far = False
+
+    async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
+        ours, self._theirs = socket.socketpair()
+        await asyncio.get_running_loop().create_connection(line, sock=ours)
+
+    def end(self, *, at_once: bool) -> None:
+        assert at_once, "it reads weights and would not listen"
+        self._theirs.close()
+
+    def epitaph(self) -> str:
+        return "scripted"
+
+
+def test_a_start_that_is_given_up_says_nothing(folder: Path) -> None:
+    """A signal while weights were read printed a traceback: the connection's end asked a cancelled future for its
+    error."""
+    said = list[dict[str, Any]]()
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        texts = load_texts(open_source(str(folder)))
+        process = EngineProcess(Start(str(folder), SETTINGS), texts, 0, None, Loading)
+        begun = asyncio.create_task(process.begin())
+        while process._line is None:
+            await asyncio.sleep(0)
+        begun.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+        while process._line is not None:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert not said

@@ -240,6 +240,73 @@ def test_one_that_cannot_be_started_is_told_of_and_tried_later(
     assert "replica 1 could not be started: there is no room" in caplog.text
 
 
+def test_one_that_died_goes_before_one_that_answers() -> None:
+    """The other way round, nobody took requests until it was back."""
+
+    async def run() -> None:
+        engines = [Engine(), Engine(), Engine()]
+        fleet = fleet_of(engines)
+        watch = Watch(fleet, _never, 30.0)
+        engines[0].die()
+        watch.look(0.2)
+        watch.shrink()
+        assert [each.taking for each in fleet.replicas.values()] == [False, True, True]
+        watch.look(0.2)
+        watch.shrink()
+        watch.look(0.2)
+        engines[1].die()
+        assert (list(fleet.replicas), fleet.alive) == ([1], False)
+
+    asyncio.run(run())
+
+
+def test_one_that_is_back_gets_requests_at_once() -> None:
+    """They were dealt to the others alone until the watch had looked, though it was said to be ready."""
+    fleet = fleet_of(engines := [Engine(), Engine()])
+    engines[1].die()
+    submit(fleet)
+    engines[1].alive = True
+    assert fleet.replicas[1].state == "ready"
+    submit(fleet)
+    assert [len(engine.asked) for engine in engines] == [1, 1]
+
+
+def test_a_fleet_takes_requests_while_one_does_that_stays() -> None:
+    fleet = fleet_of(engines := [Engine(), Engine()])
+    fleet.replicas[1].taking = False
+    fleet.deal()
+    assert fleet.alive
+    engines[0].die()
+    assert not fleet.alive, "the other one finishes what it has"
+    with pytest.raises(EngineRestarting):
+        submit(fleet)
+
+
+def test_what_waits_for_an_engine_is_under_way() -> None:
+    fleet = fleet_of([engine := Engine()])
+    _, leave = submit(fleet)
+    submit(fleet)
+    assert fleet.under_way == 2
+    engine.die()
+    assert fleet.under_way == 2
+    leave()
+    assert fleet.under_way == 1
+
+
+def test_why_one_cannot_be_started_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine()
+    watch = Watch(fleet_of([engine, Engine()]), _never, 30.0)
+    engine.alive, engine.why = False, "its process is gone"
+    watch.look(0.2)
+    engine.why = "it could not be started again: the folder is gone"
+    for _ in range(3):
+        watch.look(0.2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "replica 0 died: its process is gone; it is started again",
+        "replica 0: it could not be started again: the folder is gone; it is tried again",
+    ]
+
+
 def test_numbers_of_requests_say_whose_they_are() -> None:
     assert [replica_of(first_of(replica)) for replica in (0, 1, 4095)] == [0, 1, 4095]
     assert replica_of(first_of(3) + 10**9) == 3

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.engine.request import Timing
+from ridgeline.engine.worker.messages import first_of
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.record import Recorder, _Lines
@@ -67,6 +68,17 @@ def test_requests_are_in_order_of_arrival_with_lengths_and_names(tmp_path: Path)
     (step,) = of_kind(lines, "step")
     assert (step["at"], step["seconds"], step["predicted"]) == (1, 0.5, 0.25)
     assert (step["sequences"], step["positions"], step["held_pages"]) == (2, 104, 7)
+
+
+def test_a_step_says_which_replica_ran_it(tmp_path: Path) -> None:
+    """Replicas come while the file is written: there may be one when it begins."""
+
+    async def two(llm: Scripted, service: Service) -> None:
+        for replica in (0, 1):
+            llm.step([(first_of(replica), 0, 0, 4)], replica, 0.5, None, running=1)
+
+    steps = of_kind(record(tmp_path / "traffic.jsonl", two), "step")
+    assert [step.get("replica", 0) for step in steps] == [0, 1]
 
 
 def test_the_recording_is_a_trace_to_be_replayed(tmp_path: Path) -> None:

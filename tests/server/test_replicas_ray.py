@@ -1,6 +1,7 @@
 """`ridgeline serve --replicas` on Ray itself, and the recipe for two nodes. What a fleet does with its engines is in
 test_replicas.py, which needs no Ray."""
 
+import asyncio
 import json
 import os
 import re
@@ -25,6 +26,7 @@ import yaml
 
 from ridgeline.cli.main import build_app
 from ridgeline.server.replicas.ray_actor import SECRET_BYTES, EngineActor
+from ridgeline.server.replicas.ray_cluster import RayCluster, RayPlace, Share
 
 RECIPE = Path(__file__).parents[2] / "kuberay"
 
@@ -154,6 +156,51 @@ def test_an_actor_runs_an_engine_for_nobody_without_its_secret() -> None:
         assert accepted[0].recv(8) == b"and more"
         accepted[0].close()
     actor._socket.close()
+
+
+def test_an_actor_that_returned_has_hung_up_itself() -> None:
+    """What it said last may come after Ray's word of its end; one that is lost cannot hang up."""
+    aborted = list[str]()
+
+    class Transport:
+        def __init__(self, name: str) -> None:
+            self.abort = lambda: aborted.append(name)
+
+    async def returned() -> str:
+        return "rank 1 is gone"
+
+    async def lost() -> str:
+        raise RuntimeError("The actor died.\nIts node is gone.")
+
+    async def run() -> None:
+        place = RayPlace(None, 0, Share(1))  # type: ignore[arg-type]
+        await place._until_its_end(returned(), Transport("returned"))  # type: ignore[arg-type]
+        await place._until_its_end(lost(), Transport("lost"))  # type: ignore[arg-type]
+
+    asyncio.run(run())
+    assert aborted == ["lost"]
+
+
+def test_a_share_is_free_where_one_machine_has_it() -> None:
+    class Ray:
+        def get_runtime_context(self) -> Any:
+            return self
+
+        def get_node_id(self) -> str:
+            return "here"
+
+        def nodes(self) -> list[dict[str, Any]]:
+            return [
+                {"Alive": alive, "Resources": {"CPU": count}} for alive, count in ((True, 4), (True, 4), (False, 64))
+            ]
+
+        def available_resources(self) -> dict[str, float]:
+            return {"CPU": 5.0}
+
+    cluster = RayCluster(Ray())
+    assert cluster.free(Share(4))
+    assert not cluster.free(Share(5)), "no machine has as many"
+    assert not cluster.free(Share(1, cards=1))
 
 
 def test_the_recipe_for_two_nodes() -> None:

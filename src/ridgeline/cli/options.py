@@ -258,12 +258,20 @@ MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer p
 Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
 PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
 PrefixCache = Annotated[bool | None, _engine(_PREFIX_CACHE)]
+
+
+def _threads(context: typer.Context, count: int | None) -> int | None:
+    """No more than there are cores; those of a cluster's machines are counted there (--ray-address is read first)."""
+    if count is None or context.params.get("ray_address") is None:
+        return None if count is None else check_threads(count, "--threads")
+    if count < 1:
+        raise ValueError(f"--threads is {count}; give 1 or more")
+    return count
+
+
 Threads = Annotated[
     int | None,
-    _engine(
-        "Threads to compute with; by default all cores, and one for a small model.",
-        callback=lambda n: None if n is None else check_threads(n, "--threads"),
-    ),
+    _engine("Threads to compute with; by default all cores, and one for a small model.", callback=_threads),
 ]
 
 _TENSOR_PARALLEL = (

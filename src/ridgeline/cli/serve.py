@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,18 +168,15 @@ def _serve_language(
     replicas: ReplicaFlags,
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
-    threads = threads_for(weight_bytes(built), engine.threads, engine.tensor_parallel)
+    threads = engine.threads or threads_for(weight_bytes(built), ranks=engine.tensor_parallel)
     if engine.threads is None and replicas.ray_address is None:  # all replicas are on this machine
         threads = min(threads, max(1, cores() // (engine.tensor_parallel * most_replicas(replicas))))
     place = placement.device_named(engine.device)
-    served = replace(
-        _served(model, settings, engine, adapters, seed),
-        threads=threads,
-        device=lambda: device_under(place, threads),
-    )
+    priced_for = partial(device_under, place, min(threads, cores()))  # this machine, whatever a cluster's are
+    served = replace(_served(model, settings, engine, adapters, seed), threads=threads, device=priced_for)
     guesses = None if served.settings is None else served.settings.speculation
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
-        known_device(device_under(place, threads))
+        known_device(priced_for())
 
     def ready(url: str, llm: Engines) -> None:
         say_ready(url, llm, served.name, settings)

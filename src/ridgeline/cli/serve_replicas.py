@@ -31,7 +31,8 @@ class ReplicaFlags:
         str | None,
         _replicas(
             "The Ray cluster that they run on: auto for the one that this machine is of, or its HOST:PORT; by default "
-            "a new one of this machine alone."
+            "a new one of this machine alone.",
+            is_eager=True,  # --threads is of its machines then
         ),
     ] = None
     router: Annotated[
@@ -72,7 +73,7 @@ class ReplicaFlags:
         check_count(self.replicas)
         self.scaling()
         router_named(self.router or "least", 0)
-        if not self.asked and self.router is not None:
+        if self.router is not None and most_replicas(self) == 1:
             raise ValueError("--router is for --replicas 2 or more; leave it out")
         if self.asked and pipelines:
             raise ValueError(
@@ -90,12 +91,14 @@ def share_of(flags: ReplicaFlags, served: Served) -> "Share":
         raise ValueError(f"--device {place} is one card; Ray deals them out to replicas: give --device cuda")
     share = Share((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
     most, there = most_replicas(flags), cores()
+    processes = most * settings.ranks
     if flags.ray_address is None and most * share.cores > there:
         raise ValueError(
             f"{most} replicas of {share.cores} threads each need {most * share.cores} cores, and this machine has "
-            f"{there}: give --threads {max(1, there // most)}, or fewer replicas"
-            if most <= there
-            else f"{most} replicas need a core each, and this machine has {there}: give fewer"
+            f"{there}: give --threads {there // processes}, or fewer replicas"
+            if processes <= there
+            else f"{most} replicas need {processes} cores, one for each process, and this machine has {there}: give "
+            "fewer replicas"
         )
     return share
 

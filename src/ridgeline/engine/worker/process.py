@@ -190,7 +190,7 @@ class EngineProcess:
         self._line = None
         if not ready.done():
             _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
-        elif ready.exception() is not None:
+        elif ready.cancelled() or ready.exception() is not None:
             pass  # it never was ready, which whoever waited for it knows
         elif self._closing:
             self._say(Died("closed"))

@@ -82,11 +82,8 @@ class Fleet:
         self._say_changed()
 
     def deal(self) -> None:
-        """Which replicas take requests may have changed: deal among those that do, and send out what waits for one."""
-        taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
-        if taking != self._taking:
-            self._taking, self._router = taking, self._new_router()
-        while taking and self._waiting:
+        """Which replicas take requests may have changed: send out what waits for one."""
+        while self._waiting and self._dealt_to():
             sent = next(iter(self._waiting))
             del self._waiting[sent]
             sent.again(self.choose(sent))
@@ -124,7 +121,12 @@ class Fleet:
     @property
     def alive(self) -> bool:
         """Whether any takes requests."""
-        return any(each.llm.alive for each in self.replicas.values())
+        return any(each.taking and each.llm.alive for each in self.replicas.values())
+
+    @property
+    def under_way(self) -> int:
+        """Requests that a replica has, or that wait for one."""
+        return sum(len(each.live) for each in self.replicas.values()) + len(self._waiting)
 
     @property
     def heard(self) -> int:
@@ -156,7 +158,7 @@ class Fleet:
         ids = self.texts.encode(prompt, self._first.info.context)
         asked = {"encoder": encoder, "root": root, "adapter": adapter, "added": added, "sections": sections}
         sent = _Sent(self, ids, params, take, asked, params.n)
-        if not self._taking or not any(each.llm.alive for each in self._taking):
+        if not self._dealt_to():
             raise EngineRestarting("all engines are being started again")
         sent.to(self.choose(sent))
         return sent.leave
@@ -170,17 +172,22 @@ class Fleet:
 
     def choose(self, sent: "_Sent") -> Replica:
         """Which replica a request goes to, of those that take any."""
-        among = [each for each in self._taking if each.llm.alive]
-        if among != self._taking:
-            self._taking, self._router = among, self._new_router()
+        among = self._dealt_to()
         if len(among) == 1:
             return among[0]
         return among[self._router.choose(sent.request, [Signal(each.load) for each in among])]
 
+    def _dealt_to(self) -> list[Replica]:
+        """The replicas that take requests now, which the router knows by their places."""
+        taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
+        if taking != self._taking:
+            self._taking, self._router = taking, self._new_router()
+        return taking
+
     def lost(self, sent: "_Sent") -> None:
         """A request's engine died before it told anything: another has it, or will have it."""
         self.retried += 1
-        if any(each.llm.alive for each in self._taking):
+        if self._dealt_to():
             sent.again(self.choose(sent))
         else:
             self._waiting[sent] = None

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +37,10 @@ class Share:
     cores: int
     cards: int = 0
 
+    def within(self, resources: Mapping[str, float]) -> bool:
+        """Whether there is as much of what Ray counts."""
+        return resources.get("CPU", 0) >= self.cores and resources.get("GPU", 0) >= self.cards
+
     def __str__(self) -> str:
         parts = [(self.cores, "core"), (self.cards, "card")]
         return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count)
@@ -50,9 +54,10 @@ class RayCluster:
         self._node = ray.get_runtime_context().get_node_id()
 
     def free(self, share: Share) -> bool:
-        """Whether a replica would find its share now."""
-        found = self._ray.available_resources()
-        return bool(found.get("CPU", 0) >= share.cores and found.get("GPU", 0) >= share.cards)
+        """Whether a replica may find its share now: a machine has as much, and the cluster has it free. What is free on
+        each machine Ray does not say in public."""
+        machines = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
+        return any(map(share.within, machines)) and share.within(self._ray.available_resources())
 
     def actor(self, share: Share) -> Any:
         """A new actor, which Ray places where its share is free."""
@@ -159,18 +164,19 @@ class RayPlace:
     async def _placed(self) -> Listening:
         listening = asyncio.ensure_future(_listening(self._actor.listen.remote(self._cluster.node)))
         if not (await asyncio.wait([listening], timeout=_PATIENCE))[0] and not self._cluster.free(self._share):
-            logger.warning("replica %d waits until the cluster has %s free", self._replica, self._share)
+            logger.warning("replica %d waits until a machine of the cluster has %s free", self._replica, self._share)
         return await listening
 
     async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
-        """Say why the actor ended, and that it did where the connection has not: its machine may be gone."""
+        """Say why the actor ended. One that was lost cannot have hung up, as its machine may be gone: the connection is
+        ended here. One that returned did, and what it said last may still be on its way."""
         try:
             why = await ran
         except Exception as error:  # Ray's
             why = _line(error)
+            transport.abort()
         if why and not self._told_to_end:
             logger.warning("replica %d ended: %s", self._replica, why)
-        transport.abort()
 
     def end(self, *, at_once: bool) -> None:
         """As Place.end. One whose connection has ended does nothing that is worth waiting for."""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from ridgeline.engine.request import NANOSECONDS
@@ -23,9 +22,11 @@ Start = Callable[[int], Awaitable[Replica]]
 
 @dataclass(slots=True)
 class _Seen:
-    """What a replica was at the last look. still: seconds that its engine has said nothing, though requests wait."""
+    """What a replica was at the last look. why: it died, or could not be started again. still: seconds that its engine
+    has said nothing, though requests wait."""
 
     alive: bool
+    why: str
     heard: int
     still: float = 0.0
 
@@ -56,13 +57,12 @@ class Watch:
         finally:
             for task in self._starting.values():
                 task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(*self._starting.values())
+            await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
     def look(self, seconds: float) -> None:
         """So many seconds have passed since the last look."""
         for replica in list(self.fleet.replicas.values()):
-            self._look_at(replica, self._seen.setdefault(replica, _Seen(True, 0)), seconds)
+            self._look_at(replica, self._seen.setdefault(replica, _Seen(True, replica.llm.why, 0)), seconds)
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
         self._scale()
 
@@ -75,6 +75,9 @@ class Watch:
             else:
                 logger.warning("replica %d died: %s; it is started again", replica.number, llm.why)
             self.fleet.deal()
+        elif not llm.alive and llm.why != seen.why:
+            logger.error("replica %d: %s; it is tried again", replica.number, llm.why)
+        seen.why = llm.why
         waits = llm.awaited > 0 and llm.alive and llm.heard == seen.heard
         seen.heard, seen.still = llm.heard, seen.still + seconds if waits else 0.0
         if seen.still >= self._stalled_seconds:
@@ -95,8 +98,7 @@ class Watch:
         self._looked = now
         replicas = self.fleet.replicas.values()
         staying = sum(each.taking for each in replicas) + len(self._starting)
-        under_way = sum(len(each.live) for each in replicas)
-        change = scaling.change(under_way, staying, round((now - self._changed) / NANOSECONDS))
+        change = scaling.change(self.fleet.under_way, staying, round((now - self._changed) / NANOSECONDS))
         if change > 0 and now >= self._not_before:
             self.grow(change)
         elif change < 0 and not self._starting:
@@ -123,13 +125,13 @@ class Watch:
             del self._starting[number]
 
     def shrink(self) -> None:
-        """The replica with the fewest requests takes no more, and goes when it has none; of equals the newest. The last
-        one stays."""
+        """A replica that is being started again takes no more requests, else the one with the fewest, and goes when it
+        has none; of equals the newest. The last one stays."""
         taking = [each for each in self.fleet.replicas.values() if each.taking]
         if len(taking) < 2:
             return
         self._changed = time.monotonic()
-        least = min(reversed(taking), key=lambda each: len(each.live))
+        least = min(reversed(taking), key=lambda each: (each.llm.alive, len(each.live)))
         least.taking = False
         logger.info("replica %d takes no more requests; under way there: %d", least.number, len(least.live))
         self.fleet.deal()

@@ -44,7 +44,6 @@ class Recorder:
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
         """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
         exists or cannot be made: a recording is never written over."""
-        self._several = info.replicas > 1
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
         self._at = now
         self._pending: deque[_Pending] = deque()
@@ -114,8 +113,9 @@ class Recorder:
         )
 
     def _replica(self, report: StepReport) -> dict[str, int]:
-        """Which of several replicas ran a step: its requests' numbers say it."""
-        return {"replica": replica_of(report.items[0][0])} if self._several and report.items else {}
+        """Which of several replicas ran a step, where it is not the first: its requests' numbers say it."""
+        replica = replica_of(report.items[0][0]) if report.items else 0
+        return {"replica": replica} if replica else {}
 
     def ended(self, live: Live, error: BaseException | None) -> None:
         """Write it, and those that waited for it."""
