@@ -145,15 +145,12 @@ def _asked(
 
 
 def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
-    return simulated(
-        asked,
-        told,
-        lambda metrics: _law(asked, metrics),
-        (lambda metrics: _loop_law(asked, metrics, each)) if (each := _each(asked, traffic)) else None,
-    )
+    users = _users_each(asked, traffic)
+    loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
+    return simulated(asked, told, lambda metrics: _law(asked, metrics), loop)
 
 
-def _each(asked: Asked, traffic: TrafficFlags) -> int:
+def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
     users, replicas = traffic.users or 0, asked.fleet.size
     known = traffic.think is None and users % replicas == 0 and users // replicas <= asked.machine.limits.requests

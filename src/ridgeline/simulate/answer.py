@@ -297,7 +297,7 @@ def _law(findings: Findings) -> str:
         rate = three(findings.metrics.tokens_per_second)
         return f"{three(findings.loop)} output tokens a second by the law of users who ask at once, simulated {rate}"
     if law is None or findings.wall is None:
-        return "there is one of requests that come by themselves, and of users who do not think and all have a place"
+        return "none: it is of requests that come by themselves, or of users who ask again at once and all have a place"
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
