@@ -39,7 +39,7 @@ class Divided:
 
     @property
     def thousand(self) -> float:
-        """Dollars for a thousand good requests; infinite where none are good."""
+        """Dollars for a thousand good requests; infinite where none are good, or it falls behind."""
         good = self.option.metrics.goodput
         assert good is not None, "there are objectives"
         return self.dollars / 3600 / good.rate * 1e3 if self.option.share else math.inf
@@ -70,11 +70,12 @@ class Division:
         """What to do, and what for."""
         own, best = self.own, self.best
         if not best.option.share:
-            return "No division of so many cards has any good requests."
-        beside = f"yours ${three(own.thousand)}" if own.option.share else "yours has none"
-        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
+            return "No division of so many cards keeps up and has good requests."
         if not self.worth:
             return f"No other division is worth its cards: yours is ${three(own.thousand)} a thousand good requests."
+        without = "falls behind" if own.option.overloaded else "has none"
+        beside = f"yours ${three(own.thousand)}" if own.option.share else f"yours {without}"
+        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
         return f"{best.flags}: {said}{gain}."
 
