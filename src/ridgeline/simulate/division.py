@@ -80,16 +80,22 @@ class Division:
         return f"{best.flags}: {said}{gain}."
 
 
+def check_comparable(asked: Asked) -> None:
+    """Raises ValueError where divisions cannot be compared: without objectives, of users, and where no price is
+    known."""
+    if not asked.slo or not asked.open_loop:
+        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+    if asked.dollars_per_hour is None:
+        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
+
+
 def divide(
     asked: Asked, most: int, on: Callable[[int], Machine], told: Callable[[str], Told] | None = None
 ) -> Division:
     """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
 
-    Raises ValueError without objectives, and where no price is known."""
-    if not asked.slo or not asked.open_loop:
-        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
-    if asked.dollars_per_hour is None:
-        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
+    Raises ValueError as `check_comparable` does."""
+    check_comparable(asked)
 
     def divided(machine: Machine, replicas: int) -> Divided:
         own = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
