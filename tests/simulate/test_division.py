@@ -80,8 +80,17 @@ def test_what_is_refused() -> None:
 
 def test_where_nothing_is_good() -> None:
     found = divide(asked(60.0, "ttft=1us"), 8, on)
-    assert found.sentence == "No division of so many cards has any good requests."
+    assert found.sentence == "No division of so many cards keeps up and has good requests."
     assert json.loads(json.dumps(result(found)))["division"]["tried"][0]["dollars_per_thousand_good"] is None
+
+
+def test_what_falls_behind_is_said_to() -> None:
+    """Some of its first requests are good, which is not denied, and none of them count."""
+    found = divide(asked(60.0, "ttft=1s,tpot=50ms"), 2, on)
+    assert found.own.option.overloaded
+    assert found.own.option.metrics.good_share > 0
+    assert found.worth
+    assert "; yours falls behind" in found.sentence
 
 
 def result(division: Division) -> dict[str, object]:

@@ -139,6 +139,36 @@ def test_an_interval_without_end(overloaded: Findings) -> None:
     assert "not kept" in parse_requirement("ttft_p50<10s").failed(run)
 
 
+def test_rates_have_the_spread_of_other_draws() -> None:
+    """A replica that keeps up gives what comes, and what comes is drawn: here 300 times, with nothing simulated."""
+    lengths = Uniform(1, 60)
+
+    def offered(seed: int) -> list[TraceRequest]:
+        return list(bounded(drawn(poisson(400.0, seed), Uniform(50, 150), lengths, seed), None, 10**9))
+
+    run = found(lambda: OpenLoop(offered(5)), machine(on=PRICED), error=0.0)
+    assert run.verdict == "steady"
+    tokens, requests = FIGURES["tokens_per_second"](run), FIGURES["requests_per_second"](run)
+    assert tokens is not None
+    assert requests is not None
+    draws = [offered(seed) for seed in range(100, 400)]
+    for figure, drawn_so in (
+        (tokens, [sum(request.output for request in draw) for draw in draws]),
+        (requests, [len(draw) for draw in draws]),
+    ):
+        spread_of_draws = 1.96 * float(np.std(drawn_so) / np.mean(drawn_so))
+        assert (figure.high - figure.low) / (2 * figure.mid) == pytest.approx(spread_of_draws, rel=0.15)
+
+
+def test_dollars_of_what_never_comes_have_no_interval() -> None:
+    """Where nothing is good a good request costs no finite sum, at either end."""
+    run = found(at_rate(220.0, 100), machine(on=PRICED), parse_slo("ttft=1us"), error=0.0)
+    good = FIGURES["dollars_per_thousand_good"](run)
+    assert good is not None
+    assert (good.low, good.mid, good.high) == (math.inf, math.inf, math.inf)
+    assert "no end a thousand good requests" in dict(answer(run))["cost"]
+
+
 def test_requirements(steady: Findings, overloaded: Findings) -> None:
     """They hold at the worse end of the interval, or are told in one line."""
     ttft, share = FIGURES["ttft_p50"](steady), FIGURES["good_share"](steady)

@@ -126,7 +126,7 @@ def phases(
     family = family_of(read_config(model))
     if not family.writes:
         raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
-    if device == "this" and family.encodes:
+    if device == "this" and _encodes(model):
         raise ValueError(f"{model} has an encoder, and nothing for it to read here; name a card, such as h100-sxm")
     if device == "this":
         both = _phases_here(model, length, weights, kv)
@@ -157,7 +157,7 @@ def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -
 def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
     """Users of that much context that a card has room for, None of a model whose users keep something else."""
     family = family_of(read_config(name))
-    if family.encodes or not family.writes or context < 2:
+    if _encodes(name) or not family.writes or context < 2:
         return None
     case = ModelCache(read_config(name)).case(Setup(card, weights=weights, kv=kv))
     return memory_of(case, Workload(input=context - 1, output=1)).users
@@ -172,10 +172,14 @@ def _fitting(text: str, option: str, model: str) -> int:
     return tokens
 
 
+def _encodes(name: str) -> bool:
+    """Whether a model has an encoder, of texts or of sound."""
+    return build(read_config(name)).encodes
+
+
 def _check_continues(name: str) -> None:
     """Raises ValueError for a model that does not go on from the tokens before: an encoder, or one that has one."""
-    family = family_of(read_config(name))
-    if family.encodes or not family.writes:
+    if _encodes(name) or not family_of(read_config(name)).writes:
         raise ValueError(f"{name} does not continue a text by itself; name a decoder-only model, such as tales")
 
 
@@ -185,7 +189,7 @@ def _check_writes(name: str) -> None:
     family = family_of(source.config)
     if read_embedding(source) is not None or not family.writes:
         raise ValueError(f"{name} embeds texts, of which nothing stays on the card; `ridgeline plan` prices that")
-    if family.encodes:
+    if build(source.config).encodes:
         raise ValueError(f"{name} keeps its encoder's keys and values too; `ridgeline plan` counts both")
 
 

@@ -29,7 +29,7 @@ from ridgeline.simulate.adviser import advise
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
-from ridgeline.simulate.division import MAX_CARDS, divide
+from ridgeline.simulate.division import MAX_CARDS, check_comparable, divide
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
@@ -68,6 +68,8 @@ def simulate(
     required = judged.requirements()
     _check_files(output)
     asked, rebuilt, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    if judged.divide is not None:
+        check_comparable(asked)
     with _progress() as told:
         found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, traffic, told)
         if asked.fleet.split is not None:
@@ -75,7 +77,8 @@ def simulate(
         if judged.advise:
             found = replace(found, advised=advise(asked, rebuilt, told))
         if judged.divide is not None:
-            best = asked.machine.limits if found.advised is None else found.advised.best.limits
+            better = found.advised if found.advised is not None and found.advised.worth else None
+            best = asked.machine.limits if better is None else better.best.limits
             advised = replace(asked, machine=rebuilt(best))
             found = replace(found, division=divide(advised, judged.divide, lambda devices: on(devices, best), told))
     _write(found, output)
@@ -92,13 +95,14 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
         traffic = traffic.of_capacity()
         if judged.slo is None:
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
-    if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
-        raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
-    if judged.divide is not None:
-        if judged.slo is None or judged.capacity or not traffic.open_loop:
-            raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
-        if not 1 <= judged.divide <= MAX_CARDS:
-            raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
+    for name, given in (("--advise", judged.advise), ("--divide", judged.divide is not None)):
+        if given and (judged.slo is None or judged.capacity or not traffic.open_loop):
+            raise ValueError(
+                f"{name} compares how many of the same requests are good: give --slo, and --rate or --trace without "
+                "--capacity"
+            )
+    if judged.divide is not None and not 1 <= judged.divide <= MAX_CARDS:
+        raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
     return traffic
 
 
@@ -145,15 +149,12 @@ def _asked(
 
 
 def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
-    return simulated(
-        asked,
-        told,
-        lambda metrics: _law(asked, metrics),
-        (lambda metrics: _loop_law(asked, metrics, each)) if (each := _each(asked, traffic)) else None,
-    )
+    users = _users_each(asked, traffic)
+    loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
+    return simulated(asked, told, lambda metrics: _law(asked, metrics), loop)
 
 
-def _each(asked: Asked, traffic: TrafficFlags) -> int:
+def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
     users, replicas = traffic.users or 0, asked.fleet.size
     known = traffic.think is None and users % replicas == 0 and users // replicas <= asked.machine.limits.requests

@@ -121,7 +121,8 @@ def _divisions(division: Division) -> Table:
     rows = []
     for each in division.tried:
         name = "best" if each is division.best else "as asked" if each is division.own else ""
-        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else "none good"
+        without = "" if each.option.overloaded else "none good"
+        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else without
         compared = _compared(each.option.metrics)
         cells = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}", thousand, *compared[:-1], name)
         rows.append(Row(cells, "strong" if each is division.best else ""))
@@ -295,9 +296,10 @@ def _law(findings: Findings) -> str:
         return "the load law is of equal replicas that do all"
     if findings.loop is not None:
         rate = three(findings.metrics.tokens_per_second)
-        return f"{three(findings.loop)} output tokens a second by the law of users who ask at once, simulated {rate}"
+        tokens = f"{three(findings.loop)} output tokens a second"
+        return f"{tokens} by the law of users who ask again at once, simulated {rate}"
     if law is None or findings.wall is None:
-        return "there is one of requests that come by themselves, and of users who do not think and all have a place"
+        return "none: it is of requests that come by themselves, or of users who ask again at once and all have a place"
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"

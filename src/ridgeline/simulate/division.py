@@ -39,7 +39,7 @@ class Divided:
 
     @property
     def thousand(self) -> float:
-        """Dollars for a thousand good requests; infinite where none are good."""
+        """Dollars for a thousand good requests; infinite where none are good, or it falls behind."""
         good = self.option.metrics.goodput
         assert good is not None, "there are objectives"
         return self.dollars / 3600 / good.rate * 1e3 if self.option.share else math.inf
@@ -70,13 +70,23 @@ class Division:
         """What to do, and what for."""
         own, best = self.own, self.best
         if not best.option.share:
-            return "No division of so many cards has any good requests."
-        beside = f"yours ${three(own.thousand)}" if own.option.share else "yours has none"
-        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
+            return "No division of so many cards keeps up and has good requests."
         if not self.worth:
             return f"No other division is worth its cards: yours is ${three(own.thousand)} a thousand good requests."
+        without = "falls behind" if own.option.overloaded else "has none"
+        beside = f"yours ${three(own.thousand)}" if own.option.share else f"yours {without}"
+        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
         return f"{best.flags}: {said}{gain}."
+
+
+def check_comparable(asked: Asked) -> None:
+    """Raises ValueError where divisions cannot be compared: without objectives, of users, and where no price is
+    known."""
+    if not asked.slo or not asked.open_loop:
+        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+    if asked.dollars_per_hour is None:
+        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
 
 
 def divide(
@@ -84,11 +94,8 @@ def divide(
 ) -> Division:
     """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
 
-    Raises ValueError without objectives, and where no price is known."""
-    if not asked.slo or not asked.open_loop:
-        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
-    if asked.dollars_per_hour is None:
-        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
+    Raises ValueError as `check_comparable` does."""
+    check_comparable(asked)
 
     def divided(machine: Machine, replicas: int) -> Divided:
         own = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))

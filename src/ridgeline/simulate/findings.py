@@ -77,10 +77,10 @@ class Findings:
     def rate(
         self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float], most: float = math.inf
     ) -> Percentile | None:
-        """A figure of what comes by itself, or 1 over it, `most` at most, and how far chance alone could have had it
-        elsewhere. An overloaded replica gives what it can, whatever comes."""
+        """A figure of what comes by itself, or 1 over it, `most` at most, with an interval that covers the draw of
+        requests too. An overloaded replica gives what it can, whatever comes."""
         found, by = self.figure(of), self.metrics.drawn
-        if found is None or by is None or self.verdict == "overloaded":
+        if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
         off = found.mid * drawn(by)
         return Percentile(

@@ -9,13 +9,13 @@ on:
 
 b and P are taken where the replica works: at as many sequences as the law itself finds.
 
-Of n users who ask again at once, each has a part in L steps an answer; n of those run a prompt beside n - 1 sequences
-that decode, and the others n that decode, so that n L tokens take
+n users who ask again at once have n sequences in every step, and L steps bring each of them an answer. In n of these a
+prompt runs beside n - 1 sequences that decode, in the others n sequences decode, so that n L tokens take
 
     (L - n) d(n) + n m(n)        d: a decode step; m: one of a prompt and n - 1 that decode
 
-and a prompt in k parts is in k such steps. A plan's closed loop has prompts run by themselves, as engines do that let
-them go first.
+and a prompt in k parts is in k such steps. A plan's closed loop has each prompt run by itself, as in engines that run
+prompts before they go on with decoding.
 """
 
 from dataclasses import dataclass

@@ -44,9 +44,9 @@ class StepShares:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """How far, as shares, what came could have been more or less by chance alone, in 95 of 100 draws, were requests
-    independent: 1.96 standard errors of requests, of their tokens and of good ones, each a Poisson count, tokens of
-    such many of each length. good_share: of the share of good ones, of a binomial count."""
+    """How far off figures may be by the draw of requests, as shares of them: 1.96 standard errors, as if requests were
+    independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share: of
+    a binomial share."""
 
     requests: float
     tokens: float

@@ -20,9 +20,8 @@ from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.tracer import Call, Tracer
 
 _BUDGET_SECONDS = 1.0  # what each of three looks at a step may take
-_NOTED = (
-    32  # calls of a run that have events around them: a card's queue takes about a thousand things that are asked for
-)
+# Calls of a run that have events around them: a card's queue holds about a thousand kernels and events.
+_NOTED = 32
 
 
 @dataclass(frozen=True, slots=True)
