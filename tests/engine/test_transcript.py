@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pickle
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,7 +57,8 @@ def speaking(*texts: str, burst: int = 1) -> Loaded:
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
     texts = Texts(TOKENIZER, None, GREEDY)
-    return Loaded(engine, Silent(1, 1), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
+    price = SimpleNamespace(devices=1)
+    return Loaded(engine, Silent(1, 1), price, engine.ledger.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:

@@ -11,7 +11,7 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
-from ridgeline.roofline import price as module
+from ridgeline.roofline import kept as module
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price, StepPrice
