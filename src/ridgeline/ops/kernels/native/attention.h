@@ -103,7 +103,7 @@ template <class Stored, class Kept> class Attend {
         return *own;
     }
 
-    // Items [from, to), one after the other: while a block is computed, the next one is prefetched, be it the next item's.
+    // Items [from, to), one after the other: while a block is computed, the next one is prefetched, also where it is the next item's.
     void attend(int64_t from, int64_t to) const {
         Memory& memory = memory_of_thread();
         Block *block = &memory.blocks[0], *next = &memory.blocks[1];

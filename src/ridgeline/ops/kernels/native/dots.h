@@ -120,8 +120,8 @@ struct Fetch {
     int64_t ahead, turn, turns;
 };
 
-// Always inline: a call clears the upper halves of registers, and sums would pass through memory.
-// x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W.
+// x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W. Always inline: a call clears the upper
+// halves of registers, and sums would pass through memory.
 template <class Dots, int R, bool FETCHES = false, class Number, class Weight>
 [[gnu::always_inline]] inline SumsOfRows<R> dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, Fetch fetch) {
     const Weight* const from[TILE_COLUMNS] = {w[0], w[1], w[2], w[3]};
