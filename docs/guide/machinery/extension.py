@@ -74,7 +74,7 @@ class Picture(SphinxDirective):
             option = "--roofline" if command.startswith("trace") else "--svg"
             call = [sys.executable, "-m", "ridgeline", *shlex.split(command), option, str(path)]
             done = subprocess.run(call, capture_output=True, text=True, check=False)
-            # On a busy machine an experiment may miss what it expects, which its own test says; it has drawn the picture.
+            # A busy machine may miss what an experiment expects, which its own test says; it has drawn the picture.
             if not path.exists():
                 raise ValueError(f"{self.env.docname}: ridgeline {command}: {done.stderr.strip()}")
             svg = path.read_text(encoding="utf-8")
