@@ -25,6 +25,13 @@ def check_count(replicas: int) -> None:
         raise ValueError(f"--replicas is {replicas}; it must be from 1 to {MAX_REPLICAS}")
 
 
+def check_of_scale(flags: object, *names: str) -> None:
+    """Refuse options of --scale where it is not given; names: their fields. Raises ValueError."""
+    for name in names:
+        if getattr(flags, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+
+
 def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, start_up: float = 0.0) -> Scaling:
     """What --scale, --scale-at, --scale-every and --scale-calm ask for. start_up: seconds. Raises ValueError."""
     if at is None or at < 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
-from ridgeline.cli.replica_options import CALM, EVERY, check_count, scaling_of
+from ridgeline.cli.replica_options import CALM, EVERY, check_count, check_of_scale, scaling_of
 from ridgeline.engine import placement
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.place import Place
@@ -60,9 +60,7 @@ class ReplicaFlags:
     def scaling(self) -> Scaling | None:
         """Raises ValueError."""
         if self.scale is None:
-            for name in ("scale_at", "scale_every", "scale_calm"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+            check_of_scale(self, "scale_at", "scale_every", "scale_calm")
             return None
         if self.replicas != 1:
             raise ValueError("--scale says how many replicas there are; leave --replicas out")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
-from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, pair, scaling_of
+from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.fleet import Fleet, Split
@@ -108,11 +108,8 @@ class FleetFlags:
         return Split(prompts, _bandwidth(self.link, "--link"))
 
     def _scaling(self, case: Case) -> Scaling | None:
-        of_it = ("scale_at", "scale_every", "scale_calm", "storage", "start_up")
         if self.scale is None:
-            for name in of_it:
-                if getattr(self, name) is not None:
-                    raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+            check_of_scale(self, "scale_at", "scale_every", "scale_calm", "storage", "start_up")
             return None
         if self.replicas != 1 or self.also is not None:
             raise ValueError("--scale says how many replicas there are; leave --replicas and --also out")
