@@ -44,6 +44,18 @@ class Start(msgspec.Struct, frozen=True):
     clock: int | None = None
 
 
+async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> Texts:
+    """The texts of an engine that runs in another process, read beside the event loop. Raises as load_texts."""
+    return await asyncio.to_thread(
+        lambda: load_texts(
+            open_source(model),
+            or_bytes=dummy_weights,
+            chat_template=settings.chat_template,
+            reasoning=settings.reasoning,
+        )
+    )
+
+
 Maker = Callable[[Start], Loaded]
 """Makes the engine of a process otherwise than by loading a model. Raises ValueError in one line."""
 
@@ -110,14 +122,7 @@ class EngineProcess:
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()
-        texts = await asyncio.to_thread(
-            lambda: load_texts(
-                open_source(model),
-                or_bytes=dummy_weights,
-                chat_template=settings.chat_template,
-                reasoning=settings.reasoning,
-            )
-        )
+        texts = await texts_beside(model, settings, dummy_weights=dummy_weights)
         start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices)
         process = cls(start, texts, restarts, progress)
         await process.begin()

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ridgeline.checkpoint.fill import Progress
-from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
-from ridgeline.engine.texts import Texts, load_texts
+from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.place import Place
-from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.process import EngineProcess, texts_beside
 from ridgeline.engine.worker.process import Start as StartMessage
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.device import Device
@@ -109,14 +108,7 @@ class _Starter:
         """Raises as load_texts."""
         one = served.one
         settings = one.settings or EngineSettings()
-        texts = await asyncio.to_thread(
-            lambda: load_texts(
-                open_source(one.model),
-                or_bytes=one.dummy_weights,
-                chat_template=settings.chat_template,
-                reasoning=settings.reasoning,
-            )
-        )
+        texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)
         return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
 
     async def start(self, number: int, progress: Progress | None = None) -> Replica:
