@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput, Features
@@ -43,6 +43,17 @@ from ridgeline.engine.worker.thread import EngineThread
 
 Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""
+
+
+class Asked(TypedDict, total=False):
+    """What else may be asked of a request; `AsyncLLM.submit` says what it is, and what is left out."""
+
+    encoder: EncoderInput
+    root: bytes
+    adapter: str
+    added: Callable[[int], None] | None
+    sections: bool
+
 
 StepObserver = Callable[[StepReport, Stats], None]
 PageObserver = Callable[[Sequence[PageChange]], None]
@@ -145,24 +156,12 @@ class AsyncLLM:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        encoder: EncoderInput = (),
-        root: bytes = b"",
-        adapter: str = "",
-        added: Callable[[int], None] | None = None,
-        sections: bool = True,
+        **asked: Unpack[Asked],
     ) -> AsyncGenerator[Event, None]:
         """Complete one prompt, event by event. Cancelling the consumer aborts the request. The rest as `submit`."""
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         params = checked(params or self.texts.defaults)
-        leave = self.submit(
-            *(prompt, params, queue.put_nowait),
-            encoder=encoder,
-            root=root,
-            adapter=adapter,
-            added=added,
-            sections=sections,
-        )
+        leave = self.submit(prompt, params, queue.put_nowait, **asked)
         unfinished = params.n
         try:
             while unfinished:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Unpack
 
-from ridgeline.engine.async_llm import StepObserver, Take
+from ridgeline.engine.async_llm import Asked, StepObserver, Take
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
@@ -72,16 +72,7 @@ class Engines(Protocol):
     def restarts(self) -> int: ...
 
     def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        take: Take,
-        *,
-        encoder: EncoderInput = (),
-        root: bytes = b"",
-        adapter: str = "",
-        added: Callable[[int], None] | None = None,
-        sections: bool = True,
+        self, prompt: Prompt, params: SamplingParams, take: Take, **asked: Unpack[Asked]
     ) -> Callable[[], None]: ...
 
     async def inspect(self, question: bytes) -> bytes: ...
@@ -118,7 +109,7 @@ def failed_by_engine(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
 
 
-def _apart(root: bytes, adapter: str) -> bytes:
+def apart_for(root: bytes, adapter: str) -> bytes:
     """What a request's prefix is apart for, its adapter among it."""
     return adapter.encode() + b"\0" + root if adapter else root
 
@@ -167,7 +158,7 @@ class Service:
         try:
             with self.deadlines.held(lambda: not (live.begun or live.tokens), partial(self.end, live)):
                 for observer in self.observers:
-                    observer.arrived(live, prompt, _apart(root, live.adapter))
+                    observer.arrived(live, prompt, apart_for(root, live.adapter))
                 await self._events(live, prompt, take, root, encoder)
         except BaseException as error:
             ended = error

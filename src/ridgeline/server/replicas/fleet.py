@@ -9,16 +9,16 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Unpack
 
 import msgspec
 
-from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
+from ridgeline.engine.async_llm import Asked, AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.texts import Prompt, Texts
 from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.server.service import apart_for
 from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal
 from ridgeline.traffic.trace import TraceRequest
 
@@ -39,6 +39,10 @@ class Replica:
     def state(self) -> str:
         """ready, restarting, or draining: it finishes what it has and then goes."""
         return "draining" if not self.taking else "ready" if self.llm.alive else "restarting"
+
+
+_SUMMED = ("requests", "pages", "concurrency", "weight_bytes", "kv_bytes")
+"""Of EngineInfo: what several engines have more of than one."""
 
 
 class Fleet:
@@ -108,8 +112,7 @@ class Fleet:
         infos = [each.llm.info for each in self.replicas.values()]
         return msgspec.structs.replace(
             infos[0],
-            **{name: sum(getattr(info, name) for info in infos) for name in ("requests", "pages", "concurrency")},
-            **{name: sum(getattr(info, name) for info in infos) for name in ("weight_bytes", "kv_bytes")},
+            **{name: sum(getattr(info, name) for info in infos) for name in _SUMMED},
             replicas=len(infos),
         )
 
@@ -146,17 +149,11 @@ class Fleet:
         prompt: Prompt,
         params: SamplingParams,
         take: Take,
-        *,
-        encoder: EncoderInput = (),
-        root: bytes = b"",
-        adapter: str = "",
-        added: Callable[[int], None] | None = None,
-        sections: bool = True,
+        **asked: Unpack[Asked],
     ) -> Callable[[], None]:
         """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
         once to another if nothing was told of it, and waits for one that is started again where there is none."""
         ids = self.texts.encode(prompt, self._first.info.context)
-        asked = {"encoder": encoder, "root": root, "adapter": adapter, "added": added, "sections": sections}
         sent = _Sent(self, ids, params, take, asked, params.n)
         if not self._dealt_to():
             raise EngineRestarting("all engines are being started again")
@@ -210,7 +207,7 @@ class _Sent:
         prompt: Sequence[int],
         params: SamplingParams,
         take: Take,
-        asked: dict[str, Any],
+        asked: Asked,
         unfinished: int,
     ) -> None:
         """asked: further arguments of AsyncLLM.submit. unfinished: choices that go on."""
@@ -226,7 +223,7 @@ class _Sent:
         """As a router sees it: its length, and a name for its first page and all that this is apart for."""
         page = self._fleet.page_size
         first = self._prompt[:page]
-        apart = self._asked["adapter"].encode() + b"\0" + self._asked["root"]
+        apart = apart_for(self._asked.get("root", b""), self._asked.get("adapter", ""))
         name = hashlib.blake2b(apart + array("q", first).tobytes(), digest_size=8).hexdigest()
         return TraceRequest(0, len(self._prompt), 0, (name,) if len(first) == page else (), page)
 
