@@ -98,7 +98,7 @@ EXPERIMENT = Experiment(
     "Is meaning a direction?",
     (
         "Six sums such as boy - he + she come out nearest to the word that a person would say.",
-        "There is no queen: in a vocabulary of 2,048 she is no token of her own, and king - he + she finds a princess.",
+        "There is no queen: the word is no token in a vocabulary of 2,048, and king - he + she finds a princess.",
     ),
     run,
     __file__,
