@@ -27,8 +27,13 @@ from ridgeline.lab.inside import STORY, Context, Inside
 from ridgeline.models.blocks import Block
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 
+LONG = ("goodput", "simulated")
+"""They serve thousands of requests: make guide-check runs them, and make test holds some of these runs by the lock."""
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.guide if name in LONG else ()) for name in EXPERIMENTS]
+)
 def test_it_comes_out_as_expected(name: str) -> None:
     experiment = EXPERIMENTS[name]
     torch.set_num_threads(1)
