@@ -22,6 +22,7 @@ from ridgeline.server.telemetry.families import FLEET_FAMILIES, REPLICA_STATES
 from ridgeline.server.telemetry.live_state import EVENTS, STATE, LiveState
 from ridgeline.server.telemetry.metrics import Metrics
 from ridgeline.server.telemetry.throughput import Throughput
+from ridgeline.server.telemetry.transfers import Transfers
 
 ROUTE = "/v1/replicas"
 
@@ -54,13 +55,14 @@ class _OfOne:
         priced = bool(settings.priced)
         self.metrics, self.throughput = metrics, Throughput(replica.llm, replica.number, priced=priced)
         self.observers: tuple[Metrics, Throughput] = (metrics, self.throughput)
-        self._service = service
+        self._service, self._transfers = service, Transfers(metrics)
         self.follow(replica)
 
     def follow(self, replica: Replica) -> None:
         """Watch this one from now on."""
         for observer in self.observers:
             observer.follow(replica.llm)
+        self._transfers.follow(replica.llm)
         self.live_state = LiveState(self._service, replica.llm, replica.number)
         replica.llm.observers += [self.live_state.stepped, self.metrics.stepped, self.throughput.stepped]
 
@@ -98,7 +100,9 @@ class Replicas:
                 metrics = Metrics(replica.llm, self._model, alias=alias, engine=number)
                 self._of[number] = _OfOne(metrics, replica, self._service, self._settings)
         self._known = dict(replicas)
-        self.metrics.beside = [self._of[number].metrics for number in sorted(replicas) if number]
+        others = [self._of[number].metrics for number in sorted(replicas) if number]
+        own = [each.metrics for each in self._of.values()]
+        self.metrics.beside = others + [each for each in self.metrics.beside if each not in own]
 
     # -- requests: an Observer ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
-from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.engine.worker.messages import EngineInfo, StepReport, Transferred
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.server.telemetry.counts import Counts
@@ -216,6 +216,17 @@ class Metrics(Counts):
         grammars = now.grammars - before.grammars
         for _ in range(grammars):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
+
+    def transferred(self, transferred: Transferred) -> None:
+        """Count a prompt whose keys and values were asked of another engine."""
+        if transferred.reason:
+            self._one("kv_transfer_failures").inc()
+            return
+        self._one("kv_transfers").inc()
+        self._one("kv_transfer_bytes").inc(transferred.nbytes)
+        self._one("kv_transfer_seconds").observe(transferred.seconds)
+        if transferred.predicted is not None:
+            self._one("kv_transfer_predicted_seconds").observe(transferred.predicted)
 
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
