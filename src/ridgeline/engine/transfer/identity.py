@@ -1,7 +1,9 @@
 """What two engines must share for one to read the other's pages: the model, and how pages are laid out."""
 
 import hashlib
-from typing import NamedTuple
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,18 +15,19 @@ _SAMPLES = 16  # numbers of each matrix: another fine-tuning of a model differs 
 
 
 class Identity(NamedTuple):
-    """weights: a digest of what the model computes with. pages: how its keys and values are kept, in words that two
-    engines compare. page_bytes: of a page as it crosses."""
+    """model: a digest of what it computes, and with what numbers. pages: how its keys and values are kept, in words
+    that two engines compare. page_bytes: of a page as it crosses."""
 
-    weights: bytes
+    model: bytes
     pages: str
     page_bytes: int
 
 
-def identity_of(model: Model, layout: KVLayout, page_bytes: int) -> Identity:
-    """Of an engine's model and memory. Of every weight, as it computes, name, shape, format and some numbers are looked
-    at: to read all would take as long as to load them again."""
-    state = hashlib.blake2b(b"ridgeline kv weights 1", digest_size=32)
+def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
+    """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, name,
+    shape, format and some numbers are looked at: to read all would take as long as to load them again."""
+    state = hashlib.blake2b(b"ridgeline kv model 1", digest_size=32)
+    state.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, weight in model.named_parameters():
         state.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
         if weight.numel():

@@ -202,8 +202,8 @@ def _differs(ours: Identity, theirs: Hello) -> str:
     """Why a consumer cannot read our pages, in one line; "" where it can."""
     if theirs.pages != ours.pages or theirs.page_bytes != ours.page_bytes:
         return f"it keeps {_first_difference(ours.pages, theirs.pages)}"
-    if theirs.weights != ours.weights:
-        return "its weights are others; give both engines the same model, stored in the same format"
+    if theirs.model != ours.model:
+        return "its model is another; give both engines the same one, with the same --weights"
     return ""
 
 

@@ -36,7 +36,7 @@ M = TypeVar("M")
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
     """The consumer's first: as identity.Identity."""
 
-    weights: bytes
+    model: bytes
     pages: str
     page_bytes: int
 

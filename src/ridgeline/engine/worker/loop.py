@@ -67,7 +67,7 @@ class EngineLoop:
         assert isinstance(self.engine.executor, Runner)
         store = self.engine.executor.store
         exchange = PageExchange(self.engine.ledger, store)
-        identity = identity_of(loaded.model, loaded.layout, store.buffer.shape[1])
+        identity = identity_of(loaded.config, loaded.model, loaded.layout, store.buffer.shape[1])
         if how.listen is not None:
             self._producer = Producer(self.engine, exchange, identity, how.listen, how.key, wake)
         else:
