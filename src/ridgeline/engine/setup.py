@@ -107,8 +107,8 @@ class Loaded:
 
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
     what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
-    names do not say that they change the result. adapters: in the order of their numbers. config: that it was built from. link: what joins the ranks of
-    the model, None of one.
+    names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
+    the model, None of one. config: that it was built from.
     """
 
     engine: Engine

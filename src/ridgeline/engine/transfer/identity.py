@@ -10,6 +10,7 @@ import torch
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec
+from ridgeline.ops.matrix.adapted import LowRank
 
 _SAMPLES = 16  # numbers of each matrix: another fine-tuning of a model differs in nearly all
 
@@ -24,12 +25,14 @@ class Identity(NamedTuple):
 
 
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
-    """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, name,
-    shape, format and some numbers are looked at: to read all would take as long as to load them again."""
+    """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
+    format and some numbers are looked at: to read all would take as long as to load them again. Adapters are not: the
+    names of their pages say which they are (prefix.root_of)."""
     state = hashlib.blake2b(b"ridgeline kv model 1", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, weight in model.named_parameters():
-        state.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+    adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
+    for weight in (each for each in model.parameters() if id(each) not in adapters):
+        state.update(f"{tuple(weight.shape)} {weight.dtype}\n".encode())
         if weight.numel():
             flat = weight.detach().reshape(-1)
             places = torch.linspace(0, len(flat) - 1, min(_SAMPLES, len(flat)), dtype=torch.float64).long()

@@ -35,6 +35,7 @@ from ridgeline.engine.transfer.wire import (
     Welcome,
     Wire,
     admit,
+    bytes_of,
 )
 
 _CONNECTIONS = 64
@@ -120,7 +121,7 @@ class Producer:
             return
         names = [(*place, exchange.digest(keys, place)) for place in places]
         rows = exchange.give(keys, places)
-        outbox.put(Pages(asked.ticket, positions, names), memoryview(rows.numpy()).cast("B"))
+        outbox.put(Pages(asked.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
         """End all connections."""

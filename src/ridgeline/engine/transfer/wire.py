@@ -189,10 +189,15 @@ class Outbox:
                 return
 
 
+def bytes_of(rows: Tensor) -> memoryview:
+    """The memory of a tensor of bytes on the host."""
+    return memoryview(rows.numpy().data).cast("B")
+
+
 def memory(nbytes: int) -> tuple[Tensor, memoryview]:
     """Bytes to read into, not yet written: as a tensor and as memory."""
     rows = torch.empty(nbytes, dtype=torch.uint8)
-    return rows, memoryview(rows.numpy())
+    return rows, bytes_of(rows)
 
 
 def connect(address: str, seconds: float) -> socket.socket:
