@@ -4,9 +4,9 @@
     python benchmarks/split.py load MODEL [--dummy-weights] [--rate 0.3] [--requests 30] [--only 0]
 
 `transfers` asks a server of one engine for prompts and one for answers (a thread each) for prompts of rising length,
-one at a time, and says what their pages took beside what the connection's speed said, and when the first token came. `load`
-runs the same requests on that server, on one engine with both cores, and on that with smaller steps; beside each stands
-what `simulate` says of it. Nothing else should run.
+one at a time, and says what their pages took beside what the connection's speed said, and when the first token came.
+`load` runs the same requests on that server, on one engine with both cores, and on that with smaller steps; beside each
+stands what `simulate` says of it. Nothing else should run.
 """
 
 import argparse

@@ -424,7 +424,7 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
     async def run() -> None:
         for said, says in (
             (MAGIC.replace(b"1", b"2") + bytes(32), "another version"),
-            (b"HTTP/1.1 400 no", "no engine"),
+            (b"HTTP/1.1 400 Bad Request", "no engine"),
         ):
             listener, address = stranger(said)
             assert says in await refused(address)

@@ -22,9 +22,7 @@ from ridgeline.server.split import Apart
 from server.fleets import ENGINE, SETTINGS
 
 ANIMALS = ("cat", "dog", "bird", "frog")
-PROMPTS = [
-    f"Once upon a time there was a {animal} who lived in a tree near the sea with its mom." for animal in ANIMALS
-]
+PROMPTS = [f"Once upon a time there was a {animal} who lived in a tree near the sea with his dad" for animal in ANIMALS]
 PATIENCE = 300
 
 

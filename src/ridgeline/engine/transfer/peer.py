@@ -114,8 +114,12 @@ class Peer:
                 reason, pause = str(error), _STRANGE
             except TimeoutError:
                 reason = f"nothing answers within {_PATIENCE:g} s"
+            except (ConnectionResetError, BrokenPipeError):
+                reason = "it has hung up"
             except (OSError, EOFError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
+            except Exception as error:  # a fault of ours, or what it says is not what it should be
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.hang_up()
             self._outbox = None
             failures += 1
@@ -158,7 +162,7 @@ class Peer:
                 rows, view = memory(len(message.names) * self._identity.page_bytes)
                 wire.read(view)
                 seconds = time.perf_counter() - started
-                self._heard(self, Arrived(message, rows.view(len(message.names), -1), seconds))
+                self._heard(self, Arrived(message, rows.view(len(message.names), self._identity.page_bytes), seconds))
             elif isinstance(message, Declined):
                 self._heard(self, message)
             else:

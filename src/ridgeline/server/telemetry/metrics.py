@@ -60,13 +60,17 @@ class Metrics(Counts):
         super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
         self.llm = llm
         self._under_way: dict[Live, _Progress] = {}
-        self._before, self._restarts = Stats(), 0
+        self._before, self._restarts, self._gone = Stats(), 0, False
         self._achieved = _Achieved()
         self._prepare()
 
     def follow(self, llm: Watched) -> None:
         """Count another engine from now on, which has taken the place of the one before."""
-        self.llm, self._before, self._restarts = llm, Stats(), llm.restarts
+        self.llm, self._before, self._restarts, self._gone = llm, Stats(), llm.restarts, False
+
+    def leave(self) -> None:
+        """The engine has gone: it holds nothing until another takes its place."""
+        self._gone = True
 
     def _prepare(self) -> None:
         """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
@@ -232,7 +236,7 @@ class Metrics(Counts):
 
     def refresh(self) -> None:
         """As Counts.refresh."""
-        stats, pages = self.llm.stats, self.llm.info.pages
+        stats, pages = (Stats(), 0) if self._gone else (self.llm.stats, self.llm.info.pages)
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)
         self._one("num_requests_waiting").set(stats.waiting)
