@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 RIDGELINE = [sys.executable, "-m", "ridgeline"]
@@ -69,17 +70,17 @@ def transfers(arguments: argparse.Namespace) -> None:
         print("| --- | --- | --- | --- |")
         for length in LENGTHS:
             names = ("kv_transfer_bytes_total", "kv_transfer_seconds_sum", "kv_transfer_predicted_seconds_sum")
-            before, waited = [metric(url, name) for name in names], 0.0
+            rounds = list[tuple[float, ...]]()
             for _ in range(ROUNDS):
+                before = [metric(url, name) for name in names]
                 body = {"prompt": [draw.randrange(1, 1000) for _ in range(length)], "max_tokens": 1, "ignore_eos": True}
                 asked = urllib.request.Request(
                     f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
                 )
                 with urllib.request.urlopen(asked) as answer:
-                    waited += json.load(answer)["timings"]["first_token_ms"] / ROUNDS
-            nbytes, took, predicted = (
-                (metric(url, name) - known) / ROUNDS for name, known in zip(names, before, strict=True)
-            )
+                    first = json.load(answer)["timings"]["first_token_ms"]
+                rounds.append((*(metric(url, name) - known for name, known in zip(names, before, strict=True)), first))
+            nbytes, took, predicted, waited = map(median, zip(*rounds, strict=True))
             print(
                 f"| {length} | {nbytes / 1e6:.1f} | {1e3 * took:.1f} ({1e3 * predicted:.1f}) | {waited:.0f} |",
                 flush=True,

@@ -95,6 +95,8 @@ class Producer:
             )
         except ValueError as error:
             client.outbox.put(Declined(prefill.ticket, str(error)))
+        except Exception as error:  # a fault of ours: who asked hears of it, others go on
+            client.outbox.put(Declined(prefill.ticket, " ".join(f"{type(error).__name__}: {error}".split())))
         else:
             self._asked[number] = _Asked(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
@@ -156,6 +158,7 @@ class _Client:
     def __init__(self, producer: Producer, connection: socket.socket) -> None:
         self._producer, self._connection = producer, connection
         self.outbox: Outbox
+        self._filling = b""  # of the largest probe so far: pages are memory that has been written before, too
 
     def run(self) -> None:
         """Read what it asks, until it hangs up."""
@@ -187,7 +190,9 @@ class _Client:
                 raise OSError("it did not say what it reads")
             elif isinstance(message, Probe):
                 nbytes = max(0, min(message.nbytes, _MOST_PROBED))
-                self.outbox.put(Filling(nbytes), memoryview(bytes(nbytes)))
+                if nbytes > len(self._filling):
+                    self._filling = b"\1" * nbytes
+                self.outbox.put(Filling(nbytes), memoryview(self._filling)[:nbytes])
             else:
                 self._producer.order(self, message)
 
