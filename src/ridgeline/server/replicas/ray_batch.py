@@ -52,6 +52,10 @@ class Answering:
         asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(rows["line"])))
         return {"output": outputs}
 
+    def close(self) -> None:
+        """End the engine; in an actor it ends with that."""
+        self._llm.close()
+
 
 async def _given(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
     for line in lines:
