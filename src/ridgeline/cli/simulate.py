@@ -157,7 +157,7 @@ def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> 
 def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
     users, replicas = traffic.users or 0, asked.fleet.size
-    known = traffic.think is None and users % replicas == 0 and users // replicas <= asked.machine.limits.requests
+    known = traffic.think is None and traffic.turns == 1 and users % replicas == 0 and users // replicas <= asked.machine.limits.requests
     return users // replicas if known else 0
 
 
@@ -185,7 +185,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     given, made = mean_sizes(asked.offered())
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
-    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places)
+    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places) / traffic.turns
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())

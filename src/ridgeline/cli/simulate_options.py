@@ -19,6 +19,7 @@ from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import Requirement, parse_requirement
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic import arrivals
+from ridgeline.traffic.conversations import Conversations, Questions
 from ridgeline.traffic.lengths import Lengths, parse_lengths
 from ridgeline.traffic.offered import (
     SPREAD,
@@ -57,6 +58,9 @@ class TrafficFlags:
     rate: Annotated[float | None, _traffic("So many requests a second, whatever becomes of them.")] = None
     users: Annotated[int | None, _traffic("So many users, each asking again when it has its answer.")] = None
     think: Annotated[str | None, _traffic("How long a user thinks before the next question, like 2s.")] = None
+    turns: Annotated[
+        int, _traffic("Questions of a conversation, each of which carries what was said before; --rate begins so many.")
+    ] = 1
     arrival: Annotated[
         Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
     ] = "poisson"
@@ -121,7 +125,7 @@ class TrafficFlags:
                 raise ValueError(f"--{name} is {value}; it must be a number above 0")
         if not 0 < self.keep <= 1:
             raise ValueError(f"--keep is {self.keep}; it must be a share above 0 and at most 1")
-        for name in ("users", "requests"):
+        for name in ("users", "requests", "turns"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} is {value}; it must be at least 1")
@@ -130,7 +134,17 @@ class TrafficFlags:
     def _check_pairs(self) -> None:
         own_moments = self.trace is not None and self.rate is None and self.users is None
         for given, wanted, message in (
-            (self.think is not None, self.users is not None, "--think is for --users; leave it out"),
+            (
+                self.think is not None,
+                self.users is not None or self.turns > 1,
+                "--think is for --users, or for conversations of several --turns; leave it out",
+            ),
+            (
+                self.turns > 1,
+                self.trace is None,
+                "--turns is of questions that are drawn; a trace tells by its blocks what goes on with what: leave it "
+                "out",
+            ),
             (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
             (self.profile is not None, self.rate is not None, "--profile is how --rate changes; give both"),
             (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
@@ -170,9 +184,14 @@ class TrafficFlags:
 
     def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: int) -> Offered:
         requests = self._requests(lengths)
+        begun: Offered
         if self.users is None:
-            return OpenLoop(bounded(requests, self.requests, until))
-        return Users(self.users, think, bounded(requests, self.requests, None), until, self.seed)
+            begun = OpenLoop(bounded(requests, self.requests, until))
+        else:
+            begun = Users(self.users, think, bounded(requests, self.requests, None), until, self.seed)
+        if self.turns == 1:
+            return begun
+        return Conversations(begun, self.turns, think, Questions(*lengths, self.seed), until)
 
     def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
         moments = self._moments()
@@ -213,7 +232,11 @@ class TrafficFlags:
         if self.trace is not None:
             return f"{how}, lengths of {self.trace.name}"
         given, made = self.input or _INPUT, self.output or _OUTPUT
-        return f"{how}, {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+        how += f", {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+        if self.turns == 1:
+            return how
+        after = f" {self.think} after an answer" if self.think is not None else " at once"
+        return f"{how}, conversations of {self.turns} questions" + ("" if self.users is not None else f",{after} each")
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,8 @@ def _law(findings: Findings) -> str:
         rate = three(findings.metrics.tokens_per_second)
         tokens = f"{three(findings.loop)} output tokens a second"
         return f"{tokens} by the law of users who ask again at once, simulated {rate}"
+    if findings.shares:
+        return "none: it is of prompts of which nothing is found in the prefix cache"
     if law is None or findings.wall is None:
         return "none: it is of requests that come by themselves, or of users who ask again at once and all have a place"
     if law.tpot is None:

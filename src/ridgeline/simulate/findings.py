@@ -17,6 +17,8 @@ from ridgeline.simulate.together import Together
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import SHOWN, Percentile
 
+_SHARED = 0.02  # of prompt tokens
+
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 
 
@@ -43,6 +45,11 @@ class Findings:
     def verdict(self) -> str:
         """In a word or two."""
         return verdict(self.metrics, open_loop=self.asked.open_loop)
+
+    @property
+    def shares(self) -> bool:
+        """Whether so much of the prompts is found in KV memory that the laws, whose prompts all run, say nothing."""
+        return self.metrics.found >= _SHARED
 
     @property
     def wall(self) -> float | None:
@@ -122,7 +129,7 @@ def simulate(
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.fleet.equal and metrics.counts["ok"] > 0
+    lawful = asked.fleet.equal and metrics.counts["ok"] > 0 and metrics.found < _SHARED
     by_rate = law(metrics) if law is not None and lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
     return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)

@@ -53,20 +53,24 @@ class StepPricer:
 
 
 class Prompts:
-    """Prompts of offered requests. Blocks of one name are the same; what has no name is nobody else's."""
+    """Prompts of offered requests, and what is known of their answers. Blocks of one name are the same; what has no
+    name is nobody else's."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._own = 0  # names that nothing else has; they are odd, those of blocks even
 
-    def of(self, request: TraceRequest) -> NamedPrompt:
-        """The prompt of one."""
+    def of(self, request: TraceRequest) -> tuple[NamedPrompt, NamedPrompt]:
+        """The prompt of one, and its answer as far as the names of the blocks reach into it."""
         block = request.block or request.input
         names = [2 * self._numbers.setdefault(name, len(self._numbers)) for name in request.blocks]
+        known = min(request.input + request.output, len(names) * block)
         for _ in range(-(-request.input // block) - len(names)):
             self._own += 1
             names.append(2 * self._own + 1)
-        return NamedPrompt(request.input, names, block)
+        length = max(known, request.input)
+        whole = NamedPrompt(length, names[: -(-length // block)], block)
+        return whole[: request.input], whole[request.input :]
 
 
 class Replica:
@@ -90,8 +94,9 @@ class Replica:
     def add(self, request: TraceRequest, received: int = 0) -> int:
         """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
         engine does."""
-        number = self.engine.add(self._prompts.of(request), _ASKED, received=received)
-        self.executor.expect(number, request.output)
+        prompt, answer = self._prompts.of(request)
+        number = self.engine.add(prompt, _ASKED, received=received)
+        self.executor.expect(number, request.output, answer)
         return number
 
     def forget(self, number: int) -> int:

@@ -116,8 +116,8 @@ class _Run:
 
     def _add(self) -> None:
         request = self.offered.take()
-        row = self.log.requests.add(request.at, request.input)
-        live, split = Live(row, request.input + REQUEST_TOKENS), self.fleet.split
+        row = self.log.requests.add(request)
+        live, split = Live(row, request, request.input + REQUEST_TOKENS), self.fleet.split
         if split is None:
             self._send(request, live, self._choose(self.router, request, range(len(self.replicas))))
             return
@@ -129,7 +129,8 @@ class _Run:
         try:
             self.replicas[place].add(request, live, received)
         except ValueError as error:
-            self.log.requests.refuse(live.row, str(error))  # its user does not ask again: it would be for ever
+            self.log.requests.refuse(live.row, str(error))
+            self.offered.ended(live.request, self.clock.now, answered=False)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class _Run:
         requests.scheduled[row], requests.first[row] = timing.scheduled, timing.first_token
         requests.last[row] = own.last
         requests.worst_gap[row] = own.worst
-        self.offered.ended(self.clock.now)
+        self.offered.ended(own.request, self.clock.now, answered=True)
 
     # -- prompts and answers apart ------------------------------------------------------------------------------------
 

@@ -38,8 +38,10 @@ _BAILIAN_BLOCK = 16
 class TraceRequest:
     """A request of a trace: when it came, in nanoseconds after the first, and how many tokens went in and out.
 
-    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter; equal names at the start are
-    an equal prefix. Empty where the trace does not say.
+    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter, and, where the trace knows
+    them, of those that its answer goes on with; equal names at the start are an equal prefix. Empty where the trace
+    does not say. turn: which question of its conversation it is, from 0 on, where it is known to be of one; session:
+    which conversation. slo_class: which of several objectives it is held to; empty for those of all others.
     """
 
     at: int
@@ -47,6 +49,9 @@ class TraceRequest:
     output: int
     blocks: tuple[str, ...] = ()
     block: int = 0
+    session: int = 0
+    turn: int = 0
+    slo_class: str = ""
 
 
 _Numbered = tuple[int, TraceRequest]
@@ -127,8 +132,9 @@ def _azure(cells: list[str]) -> TraceRequest:
 
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
-    moment, _, given, made, _, _ = cells
-    return TraceRequest(_moment(float(moment)), _tokens(_whole(given)), max(1, _whole(made)))  # 0: that answer failed
+    moment, _, given, made, _, kind = cells
+    made_tokens = max(1, _whole(made))  # 0: that answer failed
+    return TraceRequest(_moment(float(moment)), _tokens(_whole(given)), made_tokens, slo_class=kind.strip())
 
 
 def _benched(cells: list[str]) -> TraceRequest:
@@ -159,15 +165,24 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
     given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
     if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
         raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_BAILIAN_BLOCK}")
-    return TraceRequest(_moment(fields["timestamp"]), given, _tokens(fields["output_length"]), blocks, _BAILIAN_BLOCK)
+    return TraceRequest(
+        _moment(fields["timestamp"]),
+        given,
+        _tokens(fields["output_length"]),
+        blocks,
+        _BAILIAN_BLOCK,
+        slo_class=str(fields["type"]),
+    )
 
 
 def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:
-    """pages: of the prompt's full pages; what remains of it is nobody else's."""
+    """pages: of the full pages of the prompt and, in recordings that know them, the answer; what remains is nobody
+    else's."""
     given, pages = _tokens(fields["input"]), tuple(str(name) for name in fields["pages"])
-    if len(pages) > given // block:
-        raise ValueError(f"{given} tokens do not fill {len(pages)} pages of {block}")
-    return TraceRequest(_moment(fields["at"]), given, _tokens(max(1, fields["output"])), pages, block)
+    made = _tokens(max(1, fields["output"]))
+    if len(pages) > (given + made) // block:
+        raise ValueError(f"{given} tokens and {made} do not fill {len(pages)} pages of {block}")
+    return TraceRequest(_moment(fields["at"]), given, made, pages, block, slo_class=str(fields.get("class", "")))
 
 
 def _moment(seconds: float) -> int:
