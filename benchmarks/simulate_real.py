@@ -164,7 +164,8 @@ def share_of(steps: Sequence[dict[str, float]]) -> float:
 @dataclass(frozen=True)
 class Edges:
     """What one user alone meets beside the engine's steps: seconds between two of them, and of TTFT before and after
-    the engine."""
+    the engine: the network, the server's reading of the request and its way to the engine, the way of the first token
+    to the client."""
 
     between: float
     around: float
@@ -177,7 +178,8 @@ class Edges:
             for before, after in pairwise(steps)
             if after["positions"] == 1 == before["positions"]
         ]
-        around = [float(row["service_ttft"]) - float(row["server_ttft"]) for row in rows]
+        engine = [float(row["server_ttft"]) - float(row["server_queue"]) for row in rows]  # nobody is before them
+        around = [float(row["service_ttft"]) - own for row, own in zip(rows, engine, strict=True)]
         return cls(statistics.median(gaps), statistics.median(around))
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 import ridgeline.simulate
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.work import Segment, Work
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Fixed, Uniform

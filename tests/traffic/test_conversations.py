@@ -1,9 +1,11 @@
 """Conversations: what each question carries, when it is asked, and what is found of it."""
 
+from itertools import pairwise
+
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.metrics import Columns
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.run import run
 from ridgeline.traffic.conversations import Conversations, Questions
 from ridgeline.traffic.lengths import Fixed, Uniform
@@ -35,7 +37,7 @@ def test_each_question_carries_what_was_said() -> None:
     assert [one.at for one, _ in found] == sorted(one.at for one, _ in found)
     for session in range(5):
         own = [pair for pair in found if pair[0].session == session]
-        for (before, over), (after, _) in zip(own, own[1:], strict=False):
+        for (before, over), (after, _) in pairwise(own):
             assert after.at == over + THINK
             question, answer = LATER.of(session, after.turn)
             assert (after.input, after.output) == (before.input + before.output + question, answer)

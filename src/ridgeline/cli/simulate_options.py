@@ -14,7 +14,8 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.asked import PriceError, price_error
-from ridgeline.simulate.capacity import ATTAIN, REQUESTS
+from ridgeline.simulate.capacity import REQUESTS
+from ridgeline.simulate.classes import ATTAIN
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import Requirement, parse_requirement
 from ridgeline.simulate.setup import machine_of
@@ -34,7 +35,7 @@ from ridgeline.traffic.offered import (
     thinned,
 )
 from ridgeline.traffic.profile import parse_profile, shaped
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.traffic.slo import SLO, parse_slos
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
@@ -285,7 +286,14 @@ class JudgedFlags:
     """What the run is held to."""
 
     slo: Annotated[
-        str | None, _judged("What a good request keeps to, like ttft=1s,tpot=50ms,e2e=20s.", "--slo", "--goodput")
+        list[str] | None,
+        _judged(
+            "What a good request keeps to, like ttft=1s,tpot=50ms,e2e=20s; with a class of a trace before it, like "
+            "batch:e2e=60s, what those of that class do instead. May be repeated.",
+            "--slo",
+            "--goodput",
+            metavar="[CLASS:]LIMITS",
+        ),
     ] = None
     capacity: Annotated[
         bool,
@@ -325,7 +333,7 @@ class JudgedFlags:
 
     def objectives(self) -> SLO | None:
         """What a good request keeps to; None where nothing says so. Raises ValueError."""
-        return None if self.slo is None else parse_slo(self.slo)
+        return parse_slos(self.slo) if self.slo else None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Raises ValueError."""

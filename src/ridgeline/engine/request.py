@@ -88,9 +88,11 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
         """A name, or a part, which is made in no time however long it is."""
+        if not isinstance(index, slice):
+            if not 0 <= index < self.length:
+                index = range(self.length)[index]
+            return -1 - self.names[(self.start + index) // self.block]
         part = range(self.start, self.start + self.length)[index]
-        if isinstance(part, int):
-            return -1 - self.names[part // self.block]
         assert part.step == 1
         if not part:
             return NamedPrompt(0, (), self.block)
@@ -146,7 +148,8 @@ class Tokens(Sequence[int]):
         """One token, or a slice with step 1, which is not to be changed."""
         size = len(self.prompt)
         if not isinstance(index, slice):
-            index = range(len(self))[index]
+            if not 0 <= index < size:
+                index = range(len(self))[index]
             return self.prompt[index] if index < size else self.output[index - size]
         start, stop, step = index.indices(len(self))
         assert step == 1
@@ -171,13 +174,13 @@ class Request:
 
     id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
     stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's encoder reads. root: what its KV
-    depends on beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it
-    found computed when it began. reached: most positions it had computed when it was preempted. scores:
-    log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
-    where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
-    answer to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter:
-    the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt. received: positions
-    whose keys and values another engine computed; 0 once it has begun, for a preemption loses them.
+    depends on beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's
+    output there. cached: positions it found computed when it began. reached: most positions it had computed when it was
+    preempted. scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for
+    them. hidden: where the model has no head, the hidden states of its prompt so far, step by step; else None. guide:
+    holds its answer to a form, or to rules. children: further choices of the same prompt, which start from its pages.
+    adapter: the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt. received:
+    positions whose keys and values another engine computed; 0 once it has begun, for a preemption loses them.
     """
 
     id: int

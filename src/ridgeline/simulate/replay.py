@@ -1,8 +1,9 @@
 """Replay: a run of a real engine once more, on a simulated one, whose decisions have to be the same step by step.
 
 What is handed over is what a simulation is ever told: how long a prompt is and by which names its blocks go (here each
-token is one), when it comes, and, to the executor alone, by which names its answer goes on, and when it ends. That the plans are equal, which items,
-positions, pages, copies, in which order, is not a measure of accuracy but either so or not.
+token is one), when it comes, and, to the executor alone, by which names its answer goes on, and when it ends. That the
+plans are equal, which items, positions, pages, copies, in which order, is not a measure of accuracy but either so or
+not.
 """
 
 import json
@@ -31,8 +32,8 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A real engine whose steps are written down. made: tokens that each request got; answers: those. aborted: requests that did
-    not come to their ends. One choice a request."""
+    """A real engine whose steps are written down. made: tokens that each request got; answers: those. aborted: requests
+    that did not come to their ends. One choice a request."""
 
     engine: Engine
     steps: list[RecordedStep] = field(default_factory=list)

@@ -13,6 +13,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from ridgeline.traffic.lengths import MAX_TOKENS
 from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
 _MOONCAKE = {"timestamp", "input_length", "output_length", "hash_ids"}
@@ -126,15 +128,25 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Nu
 
 def _azure(cells: list[str]) -> TraceRequest:
     moment, given, made = cells
-    stamp, _, fraction = moment.partition(".")  # seven digits, one more than datetime reads
-    seconds = int((datetime.fromisoformat(stamp) - datetime(1970, 1, 1)).total_seconds())
-    return TraceRequest(seconds * SECOND + int(f"{fraction:0<9}"[:9]), _tokens(_whole(given)), _tokens(_whole(made)))
+    return TraceRequest(_dated(moment), _tokens(_whole(given)), _tokens(_whole(made)))
+
+
+def _dated(text: str) -> int:
+    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`: seven digits, one more than datetime reads."""
+    match = _DATE.fullmatch(text.strip())
+    try:
+        if match is not None:
+            seconds = int((datetime.fromisoformat(match[1]) - datetime(1970, 1, 1)).total_seconds())
+            return seconds * SECOND + int(f"{match[2] or '':0<9}"[:9])
+    except ValueError:  # a thirteenth month
+        pass
+    raise ValueError(f"{text.strip()[:40] or 'nothing'} is no time like 2023-11-16 18:15:46.5")
 
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
     moment, _, given, made, _, kind = cells
     made_tokens = max(1, _whole(made))  # 0: that answer failed
-    return TraceRequest(_moment(float(moment)), _tokens(_whole(given)), made_tokens, slo_class=kind.strip())
+    return TraceRequest(_moment(_number(moment)), _tokens(_whole(given)), made_tokens, slo_class=kind.strip())
 
 
 def _benched(cells: list[str]) -> TraceRequest:
@@ -143,7 +155,7 @@ def _benched(cells: list[str]) -> TraceRequest:
     if not of["input_tokens"] or of["outcome"] != "ok":
         raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
     return TraceRequest(
-        _moment(float(of["intended"])), _tokens(int(of["input_tokens"])), _tokens(int(of["output_tokens"]))
+        _moment(_number(of["intended"])), _tokens(_whole(of["input_tokens"])), _tokens(_whole(of["output_tokens"]))
     )
 
 
@@ -189,6 +201,13 @@ def _moment(seconds: float) -> int:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"its time is {seconds}")
     return round(seconds * SECOND)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is no time in seconds") from None
 
 
 def _whole(cell: str) -> int:

@@ -1,8 +1,8 @@
 """`serve --record FILE`: what traffic came and what steps it made, as lines of JSON to be replayed. No text.
 
-Prompts and answers are told by their lengths and names of their full pages, hashes under a key that is drawn at the start and kept
-nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or try one.
-docs/serving.md has the columns.
+Prompts and answers are told by their lengths and names of their full pages, hashes under a key that is drawn at the
+start and kept nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or
+try one. docs/serving.md has the columns.
 """
 
 import hashlib
