@@ -15,7 +15,8 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.simulate_fleet import FleetFlags
-from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
+from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
+from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.html import html
 from ridgeline.document.printable import printable
@@ -33,6 +34,7 @@ from ridgeline.simulate.division import MAX_CARDS, check_comparable, divide
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
+from ridgeline.simulate.front import parse_front
 from ridgeline.simulate.law import Law, load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
@@ -142,6 +144,8 @@ def _asked(
         lambda device: models.case(setup.setup(with_price(device, money))),
         traffic.seed,
     )
+    if limits.front is not None:
+        dealt = replace(dealt, front=parse_front(limits.front))
     words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
     asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt)
 

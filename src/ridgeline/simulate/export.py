@@ -139,6 +139,7 @@ def _inputs(findings: Findings) -> dict[str, Any]:
         "pages": machine.layout.pages,
         "page_size": machine.layout.page_size,
         "prefix_cache": machine.prefix_cache,
+        "between_steps": asdict(machine.between),
         "traffic": asked.traffic,
         "open_loop": asked.open_loop,
         "seed": asked.seed,
@@ -160,6 +161,7 @@ def _fleet(asked: Asked) -> dict[str, Any]:
         "seed": fleet.seed,
         "split": None if fleet.split is None else asdict(fleet.split),
         "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
+        "front": None if fleet.front is None else asdict(fleet.front),
     }
 
 

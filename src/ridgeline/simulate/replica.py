@@ -16,29 +16,33 @@ from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds
 from ridgeline.simulate.clock import Clock
 from ridgeline.simulate.executor import END_ID, PricedExecutor
+from ridgeline.simulate.front import Between
 from ridgeline.traffic.trace import TraceRequest
+
+NOTHING = Between()
+"""Passes between two steps, where nobody has measured what does."""
 
 _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A model on cards, and how its engine is set up. context: positions that a request may have. between: nanoseconds
-    that pass from one step to the next beside what the price knows: a server's messages, say."""
+    """A model on cards, and how its engine is set up. context: positions that a request may have. between: what passes
+    from one step to the next beside what the price knows."""
 
     case: Case
     layout: KVLayout
     limits: Limits
     context: int
     prefix_cache: bool = True
-    between: int = 0
+    between: Between = NOTHING
 
 
 class StepPricer:
-    """What steps take: what the price expects, times a factor, and a constant."""
+    """What steps take: what the price expects, times a factor, and what passes between two."""
 
-    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: int = 0) -> None:
-        """between: nanoseconds, as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
+    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: Between = NOTHING) -> None:
+        """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
         is more arithmetic than memory traffic."""
         self._price, self._device, self._factor, self._between = price, device, factor, between
         self.work, self.compute_bound = Work({}, 0), False
@@ -49,7 +53,9 @@ class StepPricer:
         found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = compute_seconds(found.cost, self._device) > memory
-        return round(found.expected * self._factor * 1e9) + self._between
+        between = self._between
+        new = sum([item.first for item in plan.items]) if between.request else 0
+        return round(found.expected * self._factor * 1e9) + between.of(self.work.sequences, new)
 
 
 class Prompts:

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
-_UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+"""Nanoseconds."""
+
 _NAMES = ("ttft", "tpot", "e2e")
 
 
@@ -75,4 +77,4 @@ def _nanoseconds(part: str, value: str) -> int:
         raise ValueError(f"--slo has {part!r}; write a time above 0 with its unit, like ttft=200ms")
     if float(match[1]) == 0:
         raise ValueError(f"--slo has {part!r}; it must be above 0")
-    return round(float(match[1]) * _UNITS[match[2]])
+    return round(float(match[1]) * UNITS[match[2]])
