@@ -226,5 +226,7 @@ class TrafficFlags:
         how += f", {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
         if self.turns == 1:
             return how
-        after = f" {self.think} after an answer" if self.think is not None else " at once"
-        return f"{how}, conversations of {self.turns} questions" + ("" if self.users is not None else f",{after} each")
+        how += f", conversations of {self.turns} questions"
+        if self.users is not None:
+            return how  # which says how long they think
+        return f"{how}, each " + ("at once" if self.think is None else self.think) + " after the answer before"
