@@ -31,7 +31,7 @@ constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 // to[r][j] = scale q[r] . k[j] for R rows and 4 keys.
 template <class Dots, int R, class Key, class Number = typename Dots::Number>
 inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
-    const SumsOfRows<R> scores = dot_tile<Dots, R>(q, q_stride, k, dim, {});
+    const SumsOfRows<R> scores = dot_tile<Dots, R>(q, q_stride, k, dim);
     scores.each([&](int r, F4 own) __attribute__((always_inline)) {
         own *= scale;
         std::memcpy(to + r * BLOCK_KEYS, &own, sizeof(own));

@@ -197,7 +197,7 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<S
             lay_out<Panel, Coded>(panel.w[o / OUTPUTS], o % OUTPUTS, i, count, panel.ahead, laid_out[o]);
             own[o] = laid_out[o];
         }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, to);
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, 0, to);
     }
 }
 

@@ -115,23 +115,20 @@ inline void unpack(const float* from, int64_t width, bf16* to) {
 
 // -- a tile -----------------------------------------------------------------------------------------------------------
 
-// What a tile prefetches: what stands so far ahead in W, at one step in so many, of which `turn` come before the first.
-struct Fetch {
-    int64_t ahead, turn, turns;
+// What a tile does beside its sums, at each step: nothing.
+struct NoFetch {
+    void at(int64_t) {}
 };
 
 // x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W. Always inline: a call clears the upper
 // halves of registers, and sums would pass through memory.
-template <class Dots, int R, bool FETCHES = false, class Number, class Weight>
-[[gnu::always_inline]] inline SumsOfRows<R> dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, Fetch fetch) {
+template <class Dots, int R, class Number, class Weight, class Fetch = NoFetch>
+[[gnu::always_inline]] inline SumsOfRows<R> dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count,
+                                                     Fetch fetch = {}) {
     const Weight* const from[TILE_COLUMNS] = {w[0], w[1], w[2], w[3]};
     F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
-        if constexpr (FETCHES)
-            if (fetch.turn-- == 0) {
-                for (const Weight* row : from) prefetch(row + i + fetch.ahead);
-                fetch.turn = fetch.turns - 1;
-            }
+        fetch.at(i);
         if constexpr (Dots::HOLDS_X) {
             decltype(Dots::at(x)) held[R];
 #pragma GCC unroll 8

@@ -32,28 +32,61 @@ constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t HALF = MAX_ROWS * OUTPUTS;             // sums of half a panel
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
 
+// What a tile prefetches of W: into the second cache what stands so far ahead, at one step in so many, of which `turn` come before
+// the first; what one tile asks for at once, the others' lines wait behind.
+template <class Weight> struct FetchAhead {
+    const Weight* const* w;
+    int64_t ahead, turn, turns;
+
+    [[gnu::always_inline]] void at(int64_t i) {
+        if (turn-- > 0) return;
+        for (int o = 0; o < OUTPUTS; ++o) prefetch(w[o] + i + ahead);
+        turn = turns - 1;
+    }
+};
+
+// And into the first cache what the next tile multiplies: it has 10 lines a step to wait for otherwise, of W and of x.
+template <class Weight> struct FetchNext : FetchAhead<Weight> {
+    const Weight* const* next;
+    int64_t offset;
+
+    [[gnu::always_inline]] void at(int64_t i) {
+        FetchAhead<Weight>::at(i);
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTPUTS; ++o) __builtin_prefetch(next[o] + offset + i, 0, 3);
+    }
+};
+
 // to[r][o] += x[r] . w[o] for a panel, of which so many halves are there, and any number of rows; the sums of the second half
-// are HALF behind those of the first. ahead: 0 to prefetch nothing.
+// are HALF behind those of the first. ahead: how far from w to prefetch, 0 for nothing; next: how far what is multiplied next.
 template <class Dots, class Number, class Weight>
-inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
-                  int64_t ahead, float* to) {
+inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs, int64_t ahead,
+                  int64_t next, float* to) {
     const int64_t count = (rows + Dots::ROWS - 1) / Dots::ROWS;
     int64_t r = 0;
-    auto both = [&]<int R>(Fetch fetch) {
+    auto both = [&]<int R>(int64_t turn) {
         for (int half = 0; half < halves; ++half) {
-            const Number* rows = x + r * x_stride;
             const Weight* const* own = w + half * OUTPUTS;
-            const SumsOfRows<R> sums = ahead ? dot_tile<Dots, R, true>(rows, x_stride, own, inputs, fetch)
-                                             : dot_tile<Dots, R>(rows, x_stride, own, inputs, fetch);
-            sums.add_to(to + half * HALF + r * OUTPUTS);
+            const FetchAhead<Weight> far{own, ahead, turn, count};
+            auto multiply = [&](auto fetch) __attribute__((always_inline)) {
+                dot_tile<Dots, R>(x + r * x_stride, x_stride, own, inputs, fetch).add_to(to + half * HALF + r * OUTPUTS);
+            };
+            const bool last = half == halves - 1;
+            if (!ahead)
+                multiply(NoFetch());
+            else if (!last && turn == 0)
+                multiply(FetchNext<Weight>{far, own + OUTPUTS, 0});
+            else if (last && turn == count - 1)
+                multiply(FetchNext<Weight>{far, w, next});
+            else
+                multiply(far);
         }
     };
     for (int64_t turn = 0; turn < count; ++turn) {
-        // As even as they go: a tile of one row or two has too few sums to keep the units busy. Each prefetches its share: what
-        // one asks for at once, the others' lines wait behind.
+        // As even as they go: a tile of one row or two has too few sums to keep the units busy.
         const int64_t own = (rows - r + count - turn - 1) / (count - turn);
         [&]<int... R>(std::integer_sequence<int, R...>) {
-            ((own == R + 1 ? both.template operator()<R + 1>({ahead, turn, count}) : void()), ...);
+            ((own == R + 1 ? both.template operator()<R + 1>(turn) : void()), ...);
         }(std::make_integer_sequence<int, Dots::ROWS>());
         r += own;
     }
@@ -143,13 +176,14 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
         const int64_t count = std::min(BLOCK, inputs - i);
         const Stored* from[PANEL];
         for (int o = 0; o < panel.halves * OUTPUTS; ++o) from[o] = panel.w[o] + i;
+        const int64_t next = i + BLOCK < inputs ? BLOCK : panel.ahead - i;
         if constexpr (std::is_same_v<Stored, Number>) {
             if (count == padded(count)) {
-                tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
+                tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, next, to);
                 continue;
             }
         } else if (rows <= STREAMED_ROWS && count == padded(count)) {
-            tiles<Widening>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
+            tiles<Widening>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, next, to);
             continue;
         }
         const Number* own[PANEL];
@@ -157,7 +191,7 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
             prefetch(from[o] + panel.ahead, count);
             pack(from[o], count, packed[o]), own[o] = packed[o];
         }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, to);
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, 0, to);
     }
 }
 
