@@ -116,6 +116,13 @@ def read_in_huge_pages(address: int, nbytes: int) -> None:
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(address + nbytes - start), mmap.MADV_HUGEPAGE)
 
 
+def give_back_freed_memory() -> None:
+    """Let the system have what this process freed, which glibc keeps for itself. Another C library is left as it is."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def keep_freed_memory() -> None:
     """Let this process use again what it frees. glibc gives large pieces back to the system at once, and a step takes
     the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is."""

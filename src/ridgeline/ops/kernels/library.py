@@ -193,7 +193,7 @@ def indices(numbers_N: Tensor) -> int:
 
 def _coded(own: Operands) -> tuple[str, bool] | None:
     """What kernels tell matrices apart by."""
-    return own.codes and (own.codes.kind, own.codes.interleaved)
+    return None if own.codes is None else (own.codes.kind, own.codes.interleaved)
 
 
 def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:

@@ -65,11 +65,12 @@ class QuantisedMatrix(Matrix):
 
     @property
     def _codes(self) -> Codes:
-        zeros, scales_OG = float(MIDDLE[self.kind]) if self.zero is None else self.zero, self.scale
+        sharers = self.stored.block[0] or self.outputs
+        zeros: Tensor | float = float(MIDDLE[self.kind]) if self.zero is None else self.zero
+        scales_OG: Tensor = self.scale
         if self.interleaved:
             scales_OG = scales_OG.view(self.outputs, -1)
             zeros = zeros.view(self.outputs, -1) if isinstance(zeros, Tensor) else zeros
-        sharers = self.stored.block[0] or self.outputs
         return Codes(self.stored.kind, self.group, scales_OG, zeros, sharers, interleaved=self.interleaved)
 
     @property
@@ -98,7 +99,9 @@ class QuantisedMatrix(Matrix):
 
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
         """Codes, scales and zeros by name; views of those of a matrix that is not interleaved as if it were."""
-        found = {"codes": self.codes, "scale": self.scale, **({} if self.zero is None else {"zero": self.zero})}
+        found: dict[str, Tensor] = {"codes": self.codes, "scale": self.scale}
+        if self.zero is not None:
+            found["zero"] = self.zero
         if not interleaved:
             return found
         assert not self.interleaved, "codes are interleaved once"
@@ -137,7 +140,7 @@ class QuantisedMatrix(Matrix):
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
         own = self._codes
         every_R = torch.arange(self.outputs, device=self.codes.device) if picked_R is None else picked_R
-        codes_OB = self.codes
+        codes_OB: Tensor = self.codes
         if self.interleaved:
             codes_OB = in_rows(self.codes)
             zeros_OG = float(MIDDLE[self.kind]) if self.zero is None else in_rows(self.zero)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ridgeline.host import fresh_memory
+from ridgeline.host import fresh_memory, give_back_freed_memory
 from ridgeline.ops.matrix.matrix import Matrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
 
+_GIVEN_BACK = 64 << 20  # bytes that are moved before the old ones are given back: the peak is so much more
 _LINE = 64  # bytes: parameters begin with a line of the cache
 
 
@@ -38,7 +39,7 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
     nbytes = sum(_room(tensor) for own, _ in moved for tensor in own[0].held().values())
     if not nbytes:
         return
-    memory, at = torch.frombuffer(fresh_memory(nbytes), dtype=torch.uint8), 0
+    memory, at, given_back = torch.frombuffer(fresh_memory(nbytes), dtype=torch.uint8), 0, 0
     for own, interleave in moved:
         for name, tensor in own[0].held(interleaved=interleave).items():
             place = memory[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -46,6 +47,9 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
             for matrix in own:
                 setattr(matrix, name, parameter)
             at += _room(tensor)
+        if at - given_back > _GIVEN_BACK or at == nbytes:
+            give_back_freed_memory()
+            given_back = at
 
 
 def _room(tensor: Tensor) -> int:
