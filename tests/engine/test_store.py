@@ -1,6 +1,5 @@
 """KV memory as tensors: what it takes of the machine, and pages that go from one engine to another."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ import torch
 from engine.collecting import finish_all
 from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.kv.exchange import PageExchange
 from ridgeline.engine.kv.ledger import PageCopy
+from ridgeline.engine.kv.prefix import PageKey, extend_keys
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -53,42 +54,45 @@ def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
     assert all(bool((store.layers[layer].v[4] == -layer).all()) for layer in last)
 
 
-def hand_over(source: Engine, target: Engine, tokens: Sequence[int]) -> None:
-    """Give the cached pages of a prefix to another engine, which keeps them as its own."""
-    assert isinstance(source.executor, Runner)
-    assert isinstance(target.executor, Runner)
-    assert source.ledger.admit(0, [*tokens, 0, 0], 0) == len(tokens)
-    assert target.ledger.admit(0, [*tokens, 0, 0], 0) == 0
-    assert target.ledger.grow(0, len(tokens))
-    given, taken = source.ledger.tables[0], target.ledger.tables[0]
-    for index, group in enumerate(source.ledger.groups):
-        kept = range(given.passed[index] * group.page_size, len(tokens))
-        for layer in group.layers:
-            parts = source.executor.store.export_layer(layer, given.pages[index], kept)
-            assert parts[0].shape == (group.spec.heads, len(kept), group.spec.k_dim)
-            target.executor.store.import_layer(layer, taken.pages[index], kept, parts)
-    target.ledger.settle(0, tokens, len(tokens))
-    for ledger in (source.ledger, target.ledger):
-        ledger.release(0)
+def exchange_of(engine: Engine) -> PageExchange:
+    assert isinstance(engine.executor, Runner)
+    return PageExchange(engine.ledger, engine.executor.store)
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 7])
 @pytest.mark.parametrize("config", [LLAMA, MIXED], ids=["full", "mixed"])
 def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: int) -> None:
-    """What one engine computed of a prompt is a cached prefix in another one, with pages of another size."""
+    """What one engine computed of a prompt is a cached prefix in another one, of which it has a part already; where
+    there is no room nothing is kept."""
     model = small_model(config)
     prompt = [7 * position % 40 + 1 for position in range(28)]
-    source = token_engine(model, page_size=4, prefix_cache=True)
-    ((first, second, *wanted),) = complete(source, [prompt])
+    source = token_engine(model, page_size=page_size, prefix_cache=True)
+    (wanted,) = complete(source, [prompt])
     target = token_engine(model, page_size=page_size, prefix_cache=True)
     poison_free_pages(target)
-    hand_over(source, target, prompt)
+    complete(target, [prompt[:15]])
+    given, taken = exchange_of(source), exchange_of(target)
+    keys = list[PageKey]()
+    extend_keys(keys, prompt, page_size, len(prompt) // page_size)
+    positions, have = given.found(keys, len(prompt)), taken.found(keys, len(prompt))
+    assert positions == source.ledger.findable(len(prompt)) >= 20
+    assert 0 <= have < 15
+    places = given.places(have, positions)
+    rows = given.give(keys, places)
+    assert rows.shape == (len(places), taken.store.buffer.shape[1])
+    pool = target.ledger.pool
+    held = [pool.grant() for _ in range(pool.available)]
+    assert not taken.take(keys, have, places, rows)
+    for page in held:
+        pool.release(page)
+    assert taken.take(keys, 0, given.places(0, positions), given.give(keys, given.places(0, positions)))
+    pool.check()
     poison_free_pages(target)
-    request = target.requests[target.add([*prompt, first, second], replace(GREEDY, max_tokens=len(wanted)))]
+    request = target.requests[target.add(prompt, replace(GREEDY, max_tokens=len(wanted)))]
     while target.has_work:
         assert not [event.error for event in target.step() if event.error is not None]
     assert request.output == wanted
-    assert request.cached == len(prompt), "the prompt was computed again"
+    assert request.cached == positions, "the prompt was computed again"
 
 
 @pytest.mark.parametrize("positions", [1024, 24])

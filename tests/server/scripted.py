@@ -10,7 +10,15 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling.row import Sampled
-from ridgeline.engine.worker.messages import EngineInfo, PageChange, SequenceState, Snapshot, StepReport
+from ridgeline.engine.worker.messages import (
+    EngineInfo,
+    PageChange,
+    PeerChanged,
+    SequenceState,
+    Snapshot,
+    StepReport,
+    Transferred,
+)
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service
 
@@ -40,11 +48,14 @@ class Scripted:
     restarts: int = 0
     observers: list[Callable[[StepReport, Stats], None]] = field(default_factory=list)
     page_observers: list[Callable[[Sequence[PageChange]], None]] = field(default_factory=list)
+    transfer_observers: list[Callable[[Transferred | PeerChanged], None]] = field(default_factory=list)
+    peers: dict[str, PeerChanged] = field(default_factory=dict)
     watched: list[bool] = field(default_factory=list)
     looks: int = 0
     sequences: list[SequenceState] = field(default_factory=list)
     queues: dict[int, Line] = field(default_factory=dict)
     next: int = 1
+    added: Callable[[int], None] = print
 
     def watch(self, on: bool) -> None:
         self.watched.append(on)
@@ -69,6 +80,7 @@ class Scripted:
         request, self.next = self.next, self.next + params.n
         self.queues[request] = Line(take)
         added(request)
+        self.added = added
         return lambda: None
 
     def token(

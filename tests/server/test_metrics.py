@@ -10,13 +10,16 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from ridgeline.engine.events import Stats
 from ridgeline.engine.request import Timing
+from ridgeline.engine.worker.messages import PeerChanged, Transferred
 from ridgeline.server.admission import Queue
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
 from ridgeline.server.telemetry.metrics import Metrics, observe_often
+from ridgeline.server.telemetry.transfers import Transfers
 from server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 FROZEN = Path(__file__).parent / "metrics.json"
@@ -307,3 +310,67 @@ def test_what_is_observed_often_is_what_is_observed_each_time() -> None:
     names = [name for name in told[0] if not name[0].endswith("_created")]
     assert len(names) == 6
     assert [told[0][name] for name in names] == pytest.approx([told[1][name] for name in names])
+
+
+def test_what_another_engine_computes_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """By the engine that asks; why nothing came, and whom it may not ask, the log says."""
+    llm, _, metrics = served()
+    llm.peers["a:1"] = PeerChanged("a:1", False, "it has hung up")
+    caplog.set_level("INFO")
+    Transfers(metrics).follow(llm)  # type: ignore[arg-type]
+    for message in (
+        PeerChanged("a:1", True, "2 GB/s"),
+        Transferred("a:1", 32, 5000, 0.003, 0.002, 0.1),
+        Transferred("a:1", 16, 2500, 0.3, None, 0.4),
+        Transferred("a:1", reason="no pages within 3 s"),
+    ):
+        for told in llm.transfer_observers:
+            told(message)
+    read = Reading(metrics)
+    assert [read(f"kv_transfer{name}_total") for name in ("s", "_failures", "_bytes")] == [2, 1, 7500]
+    assert read.histogram("kv_transfer_seconds") == (2, pytest.approx(0.303))
+    assert read.histogram("kv_transfer_predicted_seconds") == (1, pytest.approx(0.002))
+    assert [record.message for record in caplog.records] == [
+        "no prompts are computed at a:1: it has hung up; they are computed here",
+        "prompts are computed at a:1; their pages come at 2 GB/s",
+        "no pages from a:1: no pages within 3 s; the prompt is computed here",
+    ]
+
+
+def test_an_engine_that_has_gone_holds_nothing() -> None:
+    """The first replica's gauges stayed as they were when it went, as its metrics tell of HTTP too."""
+    llm, _, metrics = served()
+    llm.stats = Stats(running=3, waiting=2, held_pages=40, cached_pages=10)
+    gauges = [("num_requests_running", {}), ("num_requests_waiting", {}), ("kv_cache_usage_perc", {})]
+    gauges += [("kv_blocks", {"state": state}) for state in ("free", "cached", "used")]
+
+    def told() -> list[float | None]:
+        read = Reading(metrics)
+        return [read(name, **labels) for name, labels in gauges]
+
+    there = told()
+    assert there == [3, 2, 0.4, 50, 10, 40]
+    metrics.leave()
+    assert told() == [0] * 6
+    metrics.follow(llm)
+    assert told() == there
+
+
+def test_a_request_that_another_engine_runs_again_has_not_begun() -> None:
+    """It was counted as a prompt that runs, and its time in the queue had no end."""
+
+    async def run() -> None:
+        llm, service, _ = served()
+        request = live("a", 20, max_tokens=2)
+        task = asyncio.create_task(consume(service, request))
+        await turn()
+        llm.step([(1, 0, 0, 16)], 1, 0.1)
+        assert request.begun
+        llm.added(7)
+        assert (request.begun, request.request) == (False, 7)
+        llm.step([(7, 0, 0, 16)], 2, 0.1)
+        assert request.begun
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())

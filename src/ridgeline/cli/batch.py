@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
 from typing import cast
@@ -21,10 +21,12 @@ from rich.progress import Progress, TextColumn
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
+from ridgeline.cli.replica_options import ONE, BatchFleet, check_count
 from ridgeline.cli.terminal import err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.files import check_apart, check_writable
-from ridgeline.server.batch import Batch
+from ridgeline.host import available_memory, cores
+from ridgeline.server.batch import Batch, Requests, Tally
 from ridgeline.server.settings import ServerSettings
 
 STANDARD = "-"
@@ -53,21 +55,67 @@ class Earlier:
 
 
 def run_batch(
-    model: str, engine: TextFlags, names: Sequence[str], source: str, target: str, lora: Sequence[str] = ()
+    model: str,
+    engine: TextFlags,
+    names: Sequence[str],
+    source: str,
+    target: str,
+    lora: Sequence[str] = (),
+    fleet: BatchFleet = ONE,
 ) -> None:
     """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
-    may have for the model. lora: adapters, as --lora has them. Raises ValueError; exits with 1 where the engine
-    stops."""
+    may have for the model. lora: adapters, as --lora has them. fleet: the engines. Raises ValueError; exits with 1
+    where the engine stops."""
+    check_count(fleet.replicas)
     stream = _input(source)
     earlier = Earlier()
     if target != STANDARD:
         check_apart({"--input-file": Path(source), "--output-file": Path(target)})
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
+    if fleet.asked:
+        _answer_on_ray(model, engine, names, stream, target, lora, fleet, earlier)
+        return
     settings = ServerSettings(models=tuple(names) or (model,))
     loaded = engine.load(model, adapters=adapters_of(lora, "--lora")).loaded
     with _output(target, earlier.size) as write:
         asyncio.run(_answer(AsyncLLM(loaded), settings, _lines(stream), write, earlier))
+
+
+def _answer_on_ray(
+    model: str,
+    engine: TextFlags,
+    names: Sequence[str],
+    stream: BufferedIOBase,
+    target: str,
+    lora: Sequence[str],
+    fleet: BatchFleet,
+    earlier: Earlier,
+) -> None:
+    """The same by several engines, once all lines are read."""
+    from ridgeline.server.replicas.ray_batch import answer_on_ray, check_ray_data
+    from ridgeline.server.replicas.ray_cluster import ray_cluster
+
+    check_ray_data()
+    settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
+    threads, there = engine.threads or max(1, cores() // fleet.replicas), cores()
+    if fleet.ray_address is None:
+        if fleet.replicas * threads > there:
+            raise ValueError(
+                f"{fleet.replicas} replicas of {threads} threads each need {fleet.replicas * threads} cores, and this "
+                f"machine has {there}: give fewer of either"
+            )
+        if settings.kv_bytes is None and settings.memory_share is None:
+            settings = replace(settings, memory=available_memory() / fleet.replicas)
+    made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
+    made |= {"dummy_weights": engine.dummy_weights}
+    tally, began = Tally(), time.monotonic()
+    with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
+        requests = Requests(tally, write, earlier.done, earlier.wrong)
+        lines = [line for line in stream if requests.read(line) is not None]
+        if lines:
+            answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+    say(summary(tally, time.monotonic() - began))
 
 
 async def _answer(
@@ -87,12 +135,11 @@ async def _answer(
             raise typer.Exit(FAILED) from None
         finally:
             progress.cancel()
-            say(summary(batch, time.monotonic() - began))
+            say(summary(batch.tally, time.monotonic() - began))
 
 
-def summary(batch: Batch, seconds: float) -> str:
+def summary(tally: Tally, seconds: float) -> str:
     """What a run did, in a line."""
-    tally = batch.tally
     parts = [f"{tally.answered:,} answered"]
     parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
     parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)
@@ -109,11 +156,11 @@ async def _show_progress(batch: Batch) -> None:
     if not sys.stderr.isatty():
         while True:
             await asyncio.sleep(_EVERY)
-            say(summary(batch, time.monotonic() - began))
+            say(summary(batch.tally, time.monotonic() - began))
     with Progress(TextColumn("{task.description}", markup=False), console=err, transient=True) as bar:
         task = bar.add_task("", total=None)
         while True:
-            bar.update(task, description=summary(batch, time.monotonic() - began))
+            bar.update(task, description=summary(batch.tally, time.monotonic() - began))
             await asyncio.sleep(0.2)
 
 

@@ -1,6 +1,7 @@
 """Options about replicas that `simulate` and `serve` have in common: how they are read."""
 
 import re
+from dataclasses import dataclass
 
 from ridgeline.cli.options import parse_seconds
 from ridgeline.traffic.scaling import Scaling
@@ -9,6 +10,22 @@ MAX_REPLICAS = 1024
 EVERY, CALM = "10s", "60s"
 
 _PAIR = re.compile(r"(\d+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFleet:
+    """The engines that answer a batch, and the Ray cluster that they run on; one without a cluster needs no Ray."""
+
+    replicas: int = 1
+    ray_address: str | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether it runs on Ray."""
+        return self.replicas != 1 or self.ray_address is not None
+
+
+ONE = BatchFleet()
 
 
 def pair(text: str, option: str) -> tuple[int, int]:

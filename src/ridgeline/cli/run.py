@@ -13,6 +13,7 @@ from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import say_slower
 from ridgeline.cli.options import device_under
+from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
@@ -29,15 +30,19 @@ if TYPE_CHECKING:
 _INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
 _IMAGE = "An image that the prompt is about, where the model reads images; several, or repeated."
 _LOGPROBS = "With --json: log-probabilities of each token and so many others, raw and processed."
+_REPLICAS = "Engines that answer them, on Ray Data (pip install 'ridgeline[ray]')."
+_ADDRESS = "The Ray cluster that those run on: auto, or its HOST:PORT; by default a new one of this machine alone."
 _OUTPUT = "Their answers; by default standard output. What the file has already is not asked again."
 
 
-def _batch(*names: str, text: str) -> Any:
-    return typer.Option(*names, help=text, metavar="FILE", rich_help_panel="Many requests")
+def _batch(*names: str, text: str, metavar: str | None = "FILE") -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Many requests")
 
 
 InputFile = Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)]
 OutputFile = Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)]
+Replicas = Annotated[int, _batch("--replicas", text=_REPLICAS, metavar=None)]
+RayAddress = Annotated[str | None, _batch("--ray-address", text=_ADDRESS, metavar=None)]
 Count = Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")]
 LogProbs = Annotated[int | None, typer.Option(help=_LOGPROBS)]
 Images = Annotated[list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)]
@@ -53,6 +58,8 @@ def run(
     input_file: InputFile = None,
     output_file: OutputFile = None,
     served_model_name: options.ServedModelName = None,
+    replicas: Replicas = 1,
+    ray_address: RayAddress = None,
     sampling: SamplingFlags,
     n: Count = 1,
     logprobs: LogProbs = None,
@@ -75,8 +82,11 @@ def run(
         if input_file is not None:
             own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
             own |= {"image": image or None, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt}
-            _run_batch(own, model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
+            fleet = BatchFleet(replicas, ray_address)
+            _run_batch(own, model, engine, served_model_name or (), input_file, output_file or "-", lora or (), fleet)
             return
+        if replicas != 1 or ray_address is not None:
+            raise ValueError("--replicas and --ray-address are for the requests of --input-file; leave them out")
         if prompt is None or output_file is not None or served_model_name is not None:
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
         if quiet and verbose:

@@ -22,6 +22,7 @@ from ridgeline.cli.plan_options import given_flags
 from ridgeline.cli.request import draws_too
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
 from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
+from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
@@ -133,6 +134,7 @@ def serve(
     adapters: AdapterFlags,
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     replicas: ReplicaFlags,
+    split: SplitFlags,
     priced: PricedFlags,
     limits: LimitFlags,
 ) -> int:
@@ -149,10 +151,11 @@ def serve(
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
     check_priced(priced, [*given_flags(engine), *given_flags(adapters), *(["--seed"] if seed is not None else [])])
     replicas.check(pipelines)
+    split.check(pipelines, replicas, priced.priced)
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
-        return _serve_language(writers[0], settings, engine, adapters, seed, replicas)
+        return _serve_language(writers[0], settings, engine, adapters, seed, replicas, split)
     pictures = served_pictures(pipelines, engine.threads)
     if not writers:
         return _run(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
@@ -166,11 +169,13 @@ def _serve_language(
     adapters: AdapterFlags,
     seed: int | None,
     replicas: ReplicaFlags,
+    split: SplitFlags,
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = engine.threads or threads_for(weight_bytes(built), ranks=engine.tensor_parallel)
     if engine.threads is None and replicas.ray_address is None:  # all replicas are on this machine
-        threads = min(threads, max(1, cores() // (engine.tensor_parallel * most_replicas(replicas))))
+        engines = most_replicas(replicas) if split.split is None else sum(split.counts())
+        threads = min(threads, max(1, cores() // (engine.tensor_parallel * engines)))
     place = placement.device_named(engine.device)
     priced_for = partial(device_under, place, min(threads, cores()))  # this machine, whatever a cluster's are
     served = replace(_served(model, settings, engine, adapters, seed), threads=threads, device=priced_for)
@@ -178,11 +183,17 @@ def _serve_language(
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
         known_device(priced_for())
 
+    if split.asked:
+        assert served.settings is not None
+        check_split(split, built, model.name, served.settings, engine.threads)
+
     def ready(url: str, llm: Engines) -> None:
         say_ready(url, llm, served.name, settings)
         _say_draws(model)
 
-    return _run_engines(served, settings, replicas, ready)
+    if split.split is not None:
+        return _run(served_split(split, served), settings, lambda url, apart: ready(url, apart.engines))
+    return _run_engines(replace(served, transfer=split.transfer()), settings, replicas, ready)
 
 
 def _run_engines(

@@ -29,6 +29,7 @@ from ridgeline.engine.worker.messages import (
     Inspected,
     Look,
     PageChange,
+    PeerChanged,
     Ready,
     Refused,
     Snapshot,
@@ -36,6 +37,7 @@ from ridgeline.engine.worker.messages import (
     StepReport,
     StopChoice,
     ToEngine,
+    Transferred,
     Watch,
 )
 from ridgeline.engine.worker.process import EngineProcess
@@ -57,6 +59,7 @@ class Asked(TypedDict, total=False):
 
 StepObserver = Callable[[StepReport, Stats], None]
 PageObserver = Callable[[Sequence[PageChange]], None]
+TransferObserver = Callable[[Transferred | PeerChanged], None]
 
 
 class EngineDied(RuntimeError):
@@ -125,6 +128,10 @@ class AsyncLLM:
         """Told of each step: on the event loop of a process's engine, in the thread of a thread's."""
         self.page_observers: list[PageObserver] = []
         """Told there too which KV pages changed, while they are watched."""
+        self.transfer_observers: list[TransferObserver] = []
+        """Told there of prompts that were asked of other engines, and of whether those may be asked."""
+        self.peers: dict[str, PeerChanged] = {}
+        """What was heard last of each of those engines, by its address."""
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
@@ -302,6 +309,11 @@ class AsyncLLM:
             self._lookers.popleft()(message)
         elif isinstance(message, Died):
             self._died(message)
+        elif isinstance(message, Transferred | PeerChanged):
+            if isinstance(message, PeerChanged):
+                self.peers[message.peer] = message
+            for told in self.transfer_observers:
+                told(message)
         else:
             assert isinstance(message, Ready)
             self.info, self.alive = message.info, True

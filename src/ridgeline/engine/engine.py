@@ -107,6 +107,8 @@ class Engine:
             ledger, self.scheduler, context, vocabulary, has_head, encoder_width, encoder_context, self.outputs, images
         )
         self.requests: dict[int, Request] = {}
+        self.parked: dict[int, Request] = {}
+        """Of requests that were added and wait to be begun the first choice, by their ids."""
         self._next_id = 1
         self._suspects = Suspects()
         self._output_tokens = self._dropped_tokens = 0
@@ -116,7 +118,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would have something to do."""
-        return bool(self.requests)
+        return bool(self.scheduler.running or self.scheduler.waiting)
 
     @property
     def stats(self) -> Stats:
@@ -125,7 +127,7 @@ class Engine:
         guidance = GuideStats() if self.guides is None else self.guides.stats
         return Stats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(self.parked),
             steps=scheduler.steps,
             computed_tokens=scheduler.computed_tokens,
             reused_tokens=scheduler.reused_tokens,
@@ -161,6 +163,7 @@ class Engine:
         root: bytes = b"",
         adapter: str = "",
         received: int = 0,
+        parked: bool = False,
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
@@ -169,7 +172,7 @@ class Engine:
         patches of those that stand in the prompt, in their order. root: what the request's prefix
         is apart for beside tokens (a tenant): prefixes are shared under equal roots only. adapter: the name of the one
         that it asks; none for the model as it is. received: positions of the prompt, not all, that another engine has
-        computed and whose keys and values the executor finds there.
+        computed and whose keys and values the executor finds there. parked: not to be queued until `begin` says so.
         """
         if params is not None and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
@@ -186,8 +189,17 @@ class Engine:
         assert 0 <= received < len(prompt), "the last position of a prompt gives its first token"
         first.received = received
         first.children = others  # they start from its pages, once its prompt is computed
-        self.scheduler.add(first)
+        if parked:
+            self.parked[first.group] = first
+        else:
+            self.scheduler.add(first)
         return first.group
+
+    def begin(self, group: int) -> None:
+        """Queue a request that was parked; one that has ended since is no error."""
+        request = self.parked.pop(group, None)
+        if request is not None:
+            self.scheduler.add(request)
 
     def _choices(
         self,
@@ -285,6 +297,8 @@ class Engine:
         request.timing = replace(request.timing, finished=now)
         self.scheduler.release(request)
         self._suspects.forget(request)
+        if self.parked.get(request.group) is request:
+            del self.parked[request.group]
         if self.speculator is not None:
             self.speculator.forget(request)
         del self.requests[request.id]

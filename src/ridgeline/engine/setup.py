@@ -9,7 +9,7 @@ import torch
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights, to_card
+from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
 from ridgeline.engine.bare import engine_around
@@ -108,7 +108,7 @@ class Loaded:
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
     what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
     names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
-    the model, None of one.
+    the model, None of one. config: that it was built from.
     """
 
     engine: Engine
@@ -121,6 +121,7 @@ class Loaded:
     adapters: tuple[Adapter, ...] = ()
     draft: Draft | None = None
     link: Link | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def joined(self, device: Device) -> Device:
         """A device as this engine uses several of: with what joins them, as it was measured."""
@@ -243,6 +244,8 @@ def load_engine(
     draft = None if speculation is None else draft_of(speculation)
     layout = layout_with_room(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
+    if place.type == "cpu":
+        stay_here(built)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
         to_card(built, place)
@@ -274,7 +277,8 @@ def load_engine(
         on_step=on_step,
     )
     unread = tuple(source.config.unread())
-    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link)
+    config = source.config.values
+    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config)
 
 
 def load_with_threads(

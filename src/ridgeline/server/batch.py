@@ -64,8 +64,13 @@ class Tally:
         """Lines that have an answer now."""
         return self.answered + self.refused + self.wrong
 
-    def count(self, usage: "Usage") -> None:
-        """Add the tokens of an answer."""
+    def take(self, status: int, body: bytes) -> None:
+        """Count an answer, by its status, and its tokens."""
+        if status != 200:
+            self.refused += 1
+            return
+        self.answered += 1
+        usage = msgspec.json.decode(body, type=_Answer).usage
         self.prompt_tokens += usage.prompt_tokens
         self.output_tokens += usage.completion_tokens
 
@@ -99,6 +104,41 @@ class _Everyone:
         """There is more."""
 
 
+class Requests:
+    """Reads the lines of a batch, one after the other; of those that are no request it writes why. The rest as
+    Batch."""
+
+    def __init__(
+        self, tally: Tally, write: Callable[[bytes], None], done: frozenset[str], wrong: frozenset[int]
+    ) -> None:
+        self._tally, self._write, self._done, self._wrong = tally, write, done, wrong
+        self._number = 0
+        self._seen: dict[str, int] = {}  # the line of each id
+
+    def read(self, text: bytes) -> Line | None:
+        """The request of the next line; None where it is empty, answered already, or now that it is none."""
+        self._number += 1
+        return self._request(self._number, text) if text.strip() else None
+
+    def _request(self, number: int, text: bytes) -> Line | None:
+        try:
+            line = read_line(text)
+            first = self._seen.setdefault(line.custom_id, number)
+            if first != number:
+                raise LineError(f"its custom_id is that of line {first} too")
+        except LineError as error:
+            if number in self._wrong:
+                self._tally.skipped += 1
+            else:
+                self._tally.wrong += 1
+                self._write(_output(None, error={"code": "invalid_line", "message": str(error), "line": number}))
+            return None
+        if line.custom_id in self._done:
+            self._tally.skipped += 1
+            return None
+        return line
+
+
 class Batch:
     """Answers the lines of a batch with one engine, as many at a time as it takes.
 
@@ -117,18 +157,16 @@ class Batch:
         self._llm = llm
         self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch has a window of its own
         self._app = build_app(Service(llm, _Everyone()), settings, self._grammars)
-        self._write, self._done, self._wrong = write, done, wrong
-        self._seen: dict[str, int] = {}  # the line of each id
-        self.tally = Tally()
+        self._write, self.tally = write, Tally()
+        self._requests = Requests(self.tally, write, done, wrong)
 
     async def run(self, lines: AsyncIterable[bytes]) -> None:
         """Answer the lines; the outputs are written as they are done, in any order. Raises EngineDied."""
-        gate, number = asyncio.Semaphore(self._llm.info.requests + AHEAD), 0
+        gate = asyncio.Semaphore(self._llm.info.requests + AHEAD)
         try:
             async with asyncio.TaskGroup() as group:
                 async for line in lines:
-                    number += 1
-                    request = self._read(number, line) if line.strip() else None
+                    request = self._requests.read(line)
                     if request is not None:
                         await gate.acquire()
                         group.create_task(self._answer(request)).add_done_callback(lambda _: gate.release())
@@ -137,36 +175,13 @@ class Batch:
         finally:
             await self._grammars.aclose()
 
-    def _read(self, number: int, text: bytes) -> Line | None:
-        """The request of a line; None where it is answered already, or now that it is none."""
-        try:
-            line = read_line(text)
-            first = self._seen.setdefault(line.custom_id, number)
-            if first != number:
-                raise LineError(f"its custom_id is that of line {first} too")
-        except LineError as error:
-            if number in self._wrong:
-                self.tally.skipped += 1
-            else:
-                self.tally.wrong += 1
-                self._write(_output(None, error={"code": "invalid_line", "message": str(error), "line": number}))
-            return None
-        if line.custom_id in self._done:
-            self.tally.skipped += 1
-            return None
-        return line
-
     async def _answer(self, line: Line) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
         if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
             raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
         response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
         self._write(_output(line.custom_id, response=response))
-        if status == 200:
-            self.tally.answered += 1
-            self.tally.count(msgspec.json.decode(body, type=_Answer).usage)
-        else:
-            self.tally.refused += 1
+        self.tally.take(status, body)
 
 
 def read_line(text: bytes) -> Line:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.device import Device
 from ridgeline.server.admission import Queue, shutting_down
@@ -39,6 +40,7 @@ from ridgeline.server.http.page_data import PageData
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Engines, Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.metrics import Metrics
 from ridgeline.server.telemetry.observability import Observability, of_one
 from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
 
@@ -59,7 +61,8 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 class Served:
     """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
     while, None where nothing is predicted; bar: shows how far weights are read; maker, devices: of an engine that is
-    not loaded, as engine.worker.process.Start; else as AsyncLLM.start has it."""
+    not loaded, as engine.worker.process.Start; computing: engines of this server that it asks for prompts; else as
+    AsyncLLM.start has it."""
 
     model: str
     name: str
@@ -70,6 +73,8 @@ class Served:
     bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
     maker: str = ""
     devices: int = 1
+    transfer: KVTransfer | None = None
+    computing: Sequence[AsyncLLM] = ()
 
     async def start(self) -> AsyncLLM:
         """The engine, ready in a process of its own, with room for a request of the whole context. Errors are those of
@@ -86,6 +91,7 @@ class Served:
                 inspector="" if self.maker else INSPECTOR,
                 maker=self.maker,
                 devices=self.devices,
+                transfer=self.transfer,
             )
 
     @asynccontextmanager
@@ -107,6 +113,7 @@ class Served:
         settings: ServerSettings,
     ) -> AsyncIterator["Serving"]:
         """The routes of an engine, or of several as one."""
+        self._count_computing(llm, observability, settings)
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
             app = build_app(
                 service,
@@ -116,6 +123,13 @@ class Served:
                 routes=[*observability.routes(), *PageData(self.priced(llm, settings), settings).routes()],
             )
             yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
+
+    def _count_computing(self, llm: Engines, observability: Observability, settings: ServerSettings) -> None:
+        """Metrics of the engines that compute prompts, under the numbers after those that write answers."""
+        for number, engine in enumerate(self.computing, llm.info.replicas):
+            metrics = Metrics(engine, settings.models[0], alias=settings.metrics_alias, engine=number)
+            engine.observers.append(metrics.stepped)
+            observability.metrics.beside.append(metrics)
 
     def priced(self, llm: Engines, settings: ServerSettings) -> Mapping[str, str]:
         """What opens the model that the page has a price of, by its name; nothing for one that writes no text."""

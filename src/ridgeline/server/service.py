@@ -219,6 +219,7 @@ class Service:
         if self.live.get(live.id) is live:  # else it is over already
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]  # the engine that called it so has died, and another has it
+            live.begun = False
             live.request, self.by_request[request] = request, live
 
     def bind(self) -> asyncio.AbstractEventLoop:

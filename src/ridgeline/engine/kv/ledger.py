@@ -69,10 +69,11 @@ class KVLedger:
         where the layout has no reason against it.
 
         `copies` and `blank` wait for the next step: pages to copy, and pages to fill with zeros. `claimed`: pages that
-        the requests under way may still take for what they knew when they came.
+        the requests under way may still take for what they knew when they came. `growing`: the groups, with their
+        numbers, that hold more of a longer sequence.
         """
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
-        self._growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
+        self.growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
         self._states = any(isinstance(group.spec, StateSpec) for group in self.groups)
         self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
@@ -83,7 +84,7 @@ class KVLedger:
         self.blank: list[int] = []
         self.claimed = 0
         self._nothing: tuple[bool, Entries] = False, ((),) * len(self.groups)
-        self._align = max((group.page_size for _, group in self._growing), default=self.page_size)
+        self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
@@ -100,7 +101,7 @@ class KVLedger:
     def reserve(self) -> int:
         """Pages that the requests under way are owed: those claimed, and one for each of them and every group that
         grows with it."""
-        return self.claimed + len(self.tables) * len(self._growing)
+        return self.claimed + len(self.tables) * len(self.growing)
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
@@ -153,36 +154,45 @@ class KVLedger:
     def _find(self, table: Table, tokens: Sequence[int]) -> None:
         """Put the longest cached prefix into a new table."""
         extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root, table.block)
-        hit, shorter = max(0, len(tokens) - 2) // self._align * self._align, -1
-        while hit != shorter:  # until every group has it
-            shorter = hit
-            for index, group in self._growing:
-                hit = self._longest(index, group, table.keys, hit)
-        for index, group in self._growing:
+        hit = self.longest(table.keys, self.findable(len(tokens)))
+        for index, group in self.growing:
             first = table.passed[index] = group.first_page(hit)
-            names = (self._name(index, group, table.keys, page) for page in range(first, hit // group.page_size))
+            names = (self.name(index, group, table.keys, page) for page in range(first, hit // group.page_size))
             found = map(self.pool.find, names)
             table.pages[index] = [NULL_PAGE] * first + [page for page in found if page is not None]
         table.computed, table.room = hit, self._room(table)
         table.published = hit // self.page_size
 
+    def findable(self, length: int) -> int:
+        """Positions of so long a prompt that may be found: whole pages of every group, and not the last two."""
+        return max(0, length - 2) // self._align * self._align
+
+    def longest(self, keys: list[PageKey], most: int) -> int:
+        """The longest prefix of at most `most` positions, whole pages of every group, that can be found now."""
+        hit, shorter = most, -1
+        while hit != shorter:  # until every group has it
+            shorter = hit
+            for index, group in self.growing:
+                hit = self._longest(index, group, keys, hit)
+        return hit
+
     def _longest(self, index: int, group: KVGroup, keys: list[PageKey], most: int) -> int:
         """The longest prefix of at most `most` positions of which a group has the pages that the next position sees."""
         if not group.spec.passes:
             missing = (
-                i for i in range(most // group.page_size) if self.pool.find(self._name(index, group, keys, i)) is None
+                i for i in range(most // group.page_size) if self.pool.find(self.name(index, group, keys, i)) is None
             )
             first_missing = next(missing, None)
             return most if first_missing is None else first_missing * group.page_size // self._align * self._align
         page = most // group.page_size
         while most and page > group.first_page(most):
             page -= 1
-            if self.pool.find(self._name(index, group, keys, page)) is None:
+            if self.pool.find(self.name(index, group, keys, page)) is None:
                 most = page * group.page_size // self._align * self._align
                 page = most // group.page_size
         return most
 
-    def _name(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
+    def name(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
         """What a group's page is found by: names are of the smallest pages, and the last in it stands for all."""
         return index, keys[(page + 1) * (group.page_size // self.page_size) - 1]
 
@@ -245,7 +255,7 @@ class KVLedger:
         for index, group in self._fixed:
             if len(table.pages[index]) < group.entries(0, table.encoded):
                 return 0
-        return min([len(table.pages[index]) * group.page_size for index, group in self._growing], default=sys.maxsize)
+        return min([len(table.pages[index]) * group.page_size for index, group in self.growing], default=sys.maxsize)
 
     def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
         """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
@@ -269,11 +279,11 @@ class KVLedger:
         if full <= table.published:
             return
         extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block)
-        for index, group in self._growing:
+        for index, group in self.growing:
             pages, ratio = table.pages[index], group.page_size // self.page_size
             for page in range(table.published // ratio, full // ratio):
                 if pages[page] != NULL_PAGE:
-                    self.pool.publish(pages[page], self._name(index, group, table.keys, page))
+                    self.pool.publish(pages[page], self.name(index, group, table.keys, page))
         table.published = full
 
     def _passing(self, table: Table, position: int) -> Iterator[int]:
@@ -381,7 +391,7 @@ class KVLedger:
         """Positions of a request that would survive its release, because another request holds their pages too."""
         if not self.prefix_cache:
             return 0  # it would not find them again
-        index, group = min(self._growing, key=lambda own: own[1].spec.passes)
+        index, group = min(self.growing, key=lambda own: own[1].spec.passes)
         shared = sum(
             1 for page in self.tables[request].pages[index] if page != NULL_PAGE and self.pool.references(page) > 1
         )
@@ -390,7 +400,7 @@ class KVLedger:
     def published_group(self, page: int) -> int | None:
         """Which group's contents a page has, where they can be found."""
         key = self.pool.key(page)
-        assert key is None or isinstance(key, tuple)  # as `_name` makes them
+        assert key is None or isinstance(key, tuple)  # as `name` makes them
         return None if key is None else int(key[0])
 
     def check(self) -> None:

@@ -30,19 +30,13 @@ class KVStore:
         self.buffer[NULL_PAGE] = 0
         self.layers, self.states = layer_pages(self.buffer, layout), state_pages(self.buffer, layout)
 
-    def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, ...]:
-        """Copies of some positions, counted from the first one in `pages`, in the order that every store speaks
-        whatever its own layout and page size: K [kv_heads, positions, k_dim], then V [kv_heads, positions, v_dim];
-        where they are codes that have scales, those of either [kv_heads, positions, 1] too."""
-        kept, pages_1P = slice(positions.start, positions.stop), self._tensor([pages])
-        return tuple(part.gather(pages_1P)[:, 0, kept].clone() for part in self.layers[layer].parts)
+    def export_pages(self, pages: Sequence[int]) -> Tensor:
+        """A copy of some pages on the host: bytes [pages, bytes a page], what all layers of their groups keep."""
+        return self.buffer.index_select(0, self._tensor(pages)).cpu()
 
-    def import_layer(self, layer: int, pages: Sequence[int], positions: range, parts: Sequence[Tensor]) -> None:
-        """Put what `export_layer` gave into positions of `pages`, counted likewise."""
-        size = self.layers[layer].page_size
-        slots_T = self._tensor([pages[position // size] * size + position % size for position in positions])
-        for part, x_KLD in zip(self.layers[layer].parts, parts, strict=True):
-            part.write(slots_T, x_KLD.transpose(0, 1))
+    def import_pages(self, pages: Sequence[int], rows: Tensor) -> None:
+        """Put what `export_pages` gave, of a store with the same layout, into pages of this one."""
+        self.buffer.index_copy_(0, self._tensor(pages), rows.to(self.buffer.device))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Make these copies, in order."""

@@ -1,10 +1,12 @@
 """What runs in the engine's own process: `python -m ridgeline.engine.worker.child SOCKET`, started by process.py."""
 
 import gc
+import select
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -29,6 +31,11 @@ class Child:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._orders: Frames[ToEngine] = Frames(ToEngine)
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._said = select.poll()
+        for end in (connection, self._woken):
+            self._said.register(end, select.POLLIN)
 
     def tell(self, message: FromEngine | Loading | NotLoaded) -> None:
         """Say something. Raises BrokenPipeError where nobody listens any more."""
@@ -42,13 +49,21 @@ class Child:
                 return start
         raise EOFError
 
+    def wake(self) -> None:
+        """Have an inbox that waits return, from any thread."""
+        with suppress(OSError):  # the engine has ended
+            self._waking.send(b"\0", socket.MSG_DONTWAIT)
+
     def inbox(self, wait: bool) -> Sequence[ToEngine] | None:
         """As loop.Inbox."""
         messages: list[ToEngine] = []
+        if wait:
+            self._said.poll()
+            with suppress(BlockingIOError):  # it was the connection
+                self._woken.recv(_RECEIVED)
         while True:
-            flags = 0 if wait and not messages else socket.MSG_DONTWAIT
             try:
-                data = self._connection.recv(_RECEIVED, flags)
+                data = self._connection.recv(_RECEIVED, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return messages
             if not data:
@@ -109,6 +124,12 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
     device = None if start.device is None else loaded.joined(start.device)
     inspect = inspection(start.inspector, loaded, device)
     loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)
+    if start.transfer is not None:
+        try:
+            loop.transfer(start.transfer, loaded, child.wake)
+        except ValueError as error:
+            child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+            return None
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
     child.tell(Ready(loaded.info(device)))
     return loop

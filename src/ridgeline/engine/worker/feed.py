@@ -47,7 +47,7 @@ class Feed:
         self.restart()
 
     def restart(self) -> None:
-        """Another engine has taken the place of the one before: pages and requests are new."""
+        """Begin anew: another engine has taken the place of the one before."""
         self._step, self._clock = 0, 0
         self._reports: list[StepReport] = []
         self._pages: dict[int, PageChange] = {}
@@ -56,14 +56,14 @@ class Feed:
         self._known = set[tuple[int, int]]()  # sequences that were told of and have not been said to be gone
 
     def stepped(self, report: StepReport) -> None:
-        """A step ran."""
+        """Take the report of a step."""
         self._recent.append(report)
         self._priced.add(report.seconds, report.predicted, report.floor)
         if self._collects:
             self._reports.append(report)
 
     def paged(self, pages: Iterable[PageChange]) -> None:
-        """Pages have changed."""
+        """Take changes of pages."""
         if self._collects:
             self._pages.update({change.page: change for change in pages})
 

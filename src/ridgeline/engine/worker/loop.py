@@ -4,6 +4,13 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
+from ridgeline.engine.kv.exchange import PageExchange
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.setup import Loaded
+from ridgeline.engine.transfer.consumer import Consumer
+from ridgeline.engine.transfer.identity import check_transfer, identity_of
+from ridgeline.engine.transfer.producer import Producer
+from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.worker.messages import (
     Abort,
     Add,
@@ -46,9 +53,25 @@ class EngineLoop:
         self._inspect = inspect
         if price is not None and device is not None and engine.speculator is not None:
             engine.speculator.price_on(price, device)
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
+
+    def transfer(self, how: KVTransfer, loaded: Loaded, wake: Callable[[], None]) -> None:
+        """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
+        has an inbox that waits return, from any thread. Raises ModelRefused, ValueError: as
+        check_transfer, and where the address to listen at cannot be had."""
+        check_transfer(loaded.model, loaded.price.devices, prefix_cache=self.engine.ledger.prefix_cache)
+        assert isinstance(self.engine.executor, Runner)
+        store = self.engine.executor.store
+        exchange = PageExchange(self.engine.ledger, store)
+        identity = identity_of(loaded.config, loaded.model, loaded.layout, store.buffer.shape[1])
+        if how.listen is not None:
+            self._producer = Producer(self.engine, exchange, identity, how.listen, how.key, wake)
+        else:
+            self._consumer = Consumer(self.engine, exchange, identity, how, self._tell, wake)
 
     def run(self, inbox: Inbox) -> None:
         """Until the inbox ends. An error of the engine's own is raised."""
@@ -56,11 +79,15 @@ class EngineLoop:
             while (messages := inbox(not self.engine.has_work)) is not None:
                 for message in messages:
                     self.take(message)
+                for end in (self._producer, self._consumer):
+                    if end is not None:
+                        end.settle()
                 if self.engine.has_work:
                     self.step()
         finally:
             self.engine.on_step = self._observe
             self._look_after_pages(False)
+            self._end_transfer()
 
     def take(self, message: ToEngine) -> None:
         """Do what a message asks, and say what came of it."""
@@ -77,16 +104,27 @@ class EngineLoop:
         else:
             assert isinstance(message, Abort)
             self._say(self.engine.abort(message.request))
+            if self._consumer is not None:
+                self._consumer.forget(message.request)
 
     def _add(self, add: Add) -> None:
         try:
-            request = self.engine.add(add.prompt, add.params, encoder=add.encoder, root=add.root, adapter=add.adapter)
+            request = self.engine.add(
+                add.prompt,
+                add.params,
+                encoder=add.encoder,
+                root=add.root,
+                adapter=add.adapter,
+                parked=self._consumer is not None,
+            )
         except ValueError as error:
             self._tell(Refused(add.ticket, str(error)))
         except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on
             self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
         else:
             self._tell(Added(add.ticket, request))
+            if self._consumer is not None:
+                self._consumer.add(self.engine.requests[request], add)
 
     def _inspected(self, asked: Inspect) -> Inspected | Refused:
         try:
@@ -102,6 +140,8 @@ class EngineLoop:
         """Run a step, and say what came of it. What is said of it; None of one that failed."""
         self._report = None
         events = self.engine.step()
+        if self._producer is not None:
+            events = self._producer.ended(events)
         report = self._report
         self._tell(Stepped(events, self.engine.stats, report, self._changed_pages()))
         return report
@@ -109,6 +149,11 @@ class EngineLoop:
     def _say(self, events: list[TokenEvent]) -> None:
         """What came of an end between two steps, so that the counts are those after it."""
         self._tell(Stepped(events, self.engine.stats, None, self._changed_pages()))
+
+    def _end_transfer(self) -> None:
+        for end in (self._producer, self._consumer):
+            if end is not None:
+                end.close()
 
     def _look_after_pages(self, on: bool) -> None:
         if self._pages is not None:

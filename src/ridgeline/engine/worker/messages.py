@@ -1,8 +1,8 @@
 """Messages between an engine and whoever uses it from another thread or process: plain data.
 
 To the engine: Add, Abort, StopChoice, Watch, Look, Inspect. From it: Ready once, then Added or Refused for each Add,
-Inspected or Refused for each Inspect, one Stepped a step, and a Snapshot for each Look. Died is said by whoever notices
-that the engine is gone.
+Inspected or Refused for each Inspect, one Stepped a step, and a Snapshot for each Look; where prompts are asked of
+other engines (engine/transfer), Transferred and PeerChanged. Died is said by whoever notices that the engine is gone.
 """
 
 from collections.abc import Sequence
@@ -248,5 +248,29 @@ class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
     final: bool = True
 
 
+class Transferred(msgspec.Struct, tag="transferred", array_like=True, frozen=True):
+    """A prompt's keys and values were asked of another engine, at the address `peer`. positions: that came; nbytes: of
+    their pages. seconds: that those were on their way, predicted: as the connection was measured. waited: seconds from
+    asking until they were in KV memory. reason: why none came, so that the prompt is computed here; "" where they
+    did."""
+
+    peer: str
+    positions: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    predicted: float | None = None
+    waited: float = 0.0
+    reason: str = ""
+
+
+class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
+    """An engine that prompts are asked of may be asked now (up), or not any more. said: how fast its pages come, or why
+    not, in words."""
+
+    peer: str
+    up: bool
+    said: str
+
+
 ToEngine = Add | Abort | StopChoice | Watch | Look | Inspect
-FromEngine = Ready | Added | Refused | Stepped | Snapshot | Inspected | Died
+FromEngine = Ready | Added | Refused | Stepped | Snapshot | Inspected | Transferred | PeerChanged | Died

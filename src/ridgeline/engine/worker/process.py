@@ -15,6 +15,7 @@ from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.setup import EngineSettings, Loaded
 from ridgeline.engine.texts import Texts, load_texts
+from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
 from ridgeline.engine.worker.place import ChildProcess, Place
 from ridgeline.frames import Frames
@@ -30,7 +31,8 @@ class Start(msgspec.Struct, frozen=True):
     one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
     devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
     its requests have (messages.py). clock: the sender's time.perf_counter_ns, for an engine on another machine, which
-    then tells moments as the sender would; None on the same one."""
+    then tells moments as the sender would; None on the same one. transfer: prompts' keys and values go to other
+    engines, or come from them; None for neither."""
 
     model: str
     settings: EngineSettings
@@ -42,6 +44,7 @@ class Start(msgspec.Struct, frozen=True):
     devices: int = 1
     replica: int = 0
     clock: int | None = None
+    transfer: KVTransfer | None = None
 
 
 async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> Texts:
@@ -95,6 +98,7 @@ class EngineProcess:
         self.texts = texts
         self.info: EngineInfo  # of the process that was ready last
         self._tell: Callable[[FromEngine], None] | None = None
+        self._unheard: list[FromEngine] = []  # said before anybody listened
         self._loop = asyncio.get_running_loop()
         self._line: _Line | None = None
         self.place: Place | None = None
@@ -111,19 +115,20 @@ class EngineProcess:
         dummy_weights: bool = False,
         threads: int | None = None,
         device: Device | None = None,
-        restarts: int = 1,
+        restarts: float = 1,
         progress: Progress | None = None,
         inspector: str = "",
         maker: str = "",
         devices: int = 1,
+        transfer: KVTransfer | None = None,
     ) -> Self:
         """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
-        predicted for. restarts: how many times a process that has died is followed by another. The rest as Start."""
+        predicted for. restarts: as of EngineProcess. The rest as Start."""
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()
         texts = await texts_beside(model, settings, dummy_weights=dummy_weights)
-        start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices)
+        start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer)
         process = cls(start, texts, restarts, progress)
         await process.begin()
         return process
@@ -139,6 +144,9 @@ class EngineProcess:
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
         """`tell` takes what the engine says from now on."""
         self._tell = tell
+        for message in self._unheard:
+            tell(message)
+        self._unheard.clear()
 
     def send(self, message: ToEngine) -> None:
         """Have the engine do something, before its next step. To one that is gone nothing is sent."""
@@ -187,8 +195,8 @@ class EngineProcess:
         elif isinstance(message, Ready):
             if not ready.done():
                 ready.set_result(message.info)
-        elif self._tell is not None:
-            self._tell(message)
+        else:
+            self._say(message)
 
     def _lost(self, ready: "asyncio.Future[EngineInfo]") -> None:
         """The connection has ended, and so has the process, or will."""
@@ -227,6 +235,8 @@ class EngineProcess:
     def _say(self, message: FromEngine) -> None:
         if self._tell is not None:
             self._tell(message)
+        else:
+            self._unheard.append(message)
 
     def _epitaph(self) -> str:
         assert self.place is not None

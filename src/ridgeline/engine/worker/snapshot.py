@@ -54,11 +54,11 @@ class PageWatch:
         self._places = _places(engine)
 
     def close(self) -> None:
-        """Nothing is noted any more."""
+        """Stop noting changes."""
         self._pool.touched = None
 
     def ran(self, plan: StepPlan) -> None:
-        """A plan's new entries, the last of their tables, say whose the pages are."""
+        """Note whose the pages of a plan's new table entries are."""
         for item in [item for item in plan.items if any(item.pages)]:
             table = self._engine.ledger.tables[item.request]
             for group, pages in enumerate(item.pages):

@@ -70,7 +70,7 @@ class Fleet:
     # -- which there are ----------------------------------------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
-        """One more takes requests."""
+        """Add a replica, which takes requests from now on."""
         self.replicas[replica.number] = replica
         self.page_size = replica.llm.info.page_size
         replica.llm.observers.append(self._stepped)
@@ -78,7 +78,7 @@ class Fleet:
         self._say_changed()
 
     def remove(self, replica: Replica) -> None:
-        """One that has no requests any more is gone."""
+        """Remove a replica, which has no requests any more."""
         assert not replica.live, "its requests would be lost"
         del self.replicas[replica.number]
         self._gone += replica.llm.heard
@@ -86,7 +86,7 @@ class Fleet:
         self._say_changed()
 
     def deal(self) -> None:
-        """Which replicas take requests may have changed: send out what waits for one."""
+        """Send requests that wait for a replica to one, if one takes requests now."""
         while self._waiting and self._dealt_to():
             sent = next(iter(self._waiting))
             del self._waiting[sent]
@@ -137,7 +137,7 @@ class Fleet:
 
     @property
     def awaited(self) -> int:
-        """None, to who would end the server where an engine hangs: that engine is ended (watch.py)."""
+        """Always 0, so that health does not end the server for an engine that hangs: watch.py ends that engine."""
         return 0
 
     @property
@@ -182,7 +182,7 @@ class Fleet:
         return taking
 
     def lost(self, sent: "_Sent") -> None:
-        """A request's engine died before it told anything: another has it, or will have it."""
+        """Give a request to another engine, now or later: its own died before it told anything."""
         self.retried += 1
         if self._dealt_to():
             sent.again(self.choose(sent))
@@ -190,7 +190,7 @@ class Fleet:
             self._waiting[sent] = None
 
     def forget(self, sent: "_Sent") -> None:
-        """Nobody waits any more for a request that waits for an engine."""
+        """Drop a request that waits for an engine."""
         self._waiting.pop(sent, None)
 
     def _stepped(self, report: StepReport, stats: Stats) -> None:
@@ -228,7 +228,7 @@ class _Sent:
         return TraceRequest(0, len(self._prompt), 0, (name,) if len(first) == page else (), page)
 
     def to(self, replica: Replica) -> None:
-        """Have a replica run it. Raises as AsyncLLM.submit."""
+        """Give it to a replica. Raises as AsyncLLM.submit."""
         self._replica = replica
         replica.live[self] = None
         replica.load += self.load
@@ -239,14 +239,14 @@ class _Sent:
             raise
 
     def again(self, replica: Replica) -> None:
-        """The same, of one whose engine died."""
+        """Give it to another replica after its engine died; an error is told to whoever waits."""
         try:
             self.to(replica)
         except (ValueError, RuntimeError) as error:
             self._take(error)
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the request up."""
         self._fleet.forget(self)
         self._over()
         if self._leave is not None:
@@ -267,7 +267,7 @@ class _Sent:
         self._take(event)
 
     def _over(self) -> None:
-        """The replica does not have it any more."""
+        """Take it off its replica's list and load."""
         if self._replica is not None:
             del self._replica.live[self]
             self._replica.load -= self.load

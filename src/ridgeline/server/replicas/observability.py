@@ -22,6 +22,7 @@ from ridgeline.server.telemetry.families import FLEET_FAMILIES, REPLICA_STATES
 from ridgeline.server.telemetry.live_state import EVENTS, STATE, LiveState
 from ridgeline.server.telemetry.metrics import Metrics
 from ridgeline.server.telemetry.throughput import Throughput
+from ridgeline.server.telemetry.transfers import Transfers
 
 ROUTE = "/v1/replicas"
 
@@ -54,13 +55,14 @@ class _OfOne:
         priced = bool(settings.priced)
         self.metrics, self.throughput = metrics, Throughput(replica.llm, replica.number, priced=priced)
         self.observers: tuple[Metrics, Throughput] = (metrics, self.throughput)
-        self._service = service
+        self._service, self._transfers = service, Transfers(metrics)
         self.follow(replica)
 
     def follow(self, replica: Replica) -> None:
         """Watch this one from now on."""
         for observer in self.observers:
             observer.follow(replica.llm)
+        self._transfers.follow(replica.llm)
         self.live_state = LiveState(self._service, replica.llm, replica.number)
         replica.llm.observers += [self.live_state.stepped, self.metrics.stepped, self.throughput.stepped]
 
@@ -84,10 +86,11 @@ class Replicas:
         self._changed()
 
     def _changed(self) -> None:
-        """Replicas have come or gone. The counts of a number stay for the next replica that has it."""
+        """Follow replicas that have come, leave those that have gone. A number's counts stay for its next replica."""
         replicas = self._fleet.replicas
         for number in self._known.keys() - replicas.keys():
             self._of[number].live_state.close()
+            self._of[number].metrics.leave()
         for number, replica in replicas.items():
             if self._known.get(number) is replica:
                 continue
@@ -98,24 +101,26 @@ class Replicas:
                 metrics = Metrics(replica.llm, self._model, alias=alias, engine=number)
                 self._of[number] = _OfOne(metrics, replica, self._service, self._settings)
         self._known = dict(replicas)
-        self.metrics.beside = [self._of[number].metrics for number in sorted(replicas) if number]
+        others = [self._of[number].metrics for number in sorted(replicas) if number]
+        own = [each.metrics for each in self._of.values()]
+        self.metrics.beside = others + [each for each in self.metrics.beside if each not in own]
 
     # -- requests: an Observer ----------------------------------------------------------------------------------------
 
     def refused(self, live: Live, error: ApiError) -> None:
-        """No replica had it."""
+        """Count a request that was refused before it came to a replica."""
         self.metrics.refused(live, error)
 
     def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
-        """It has no replica yet."""
+        """Nothing: it has no replica yet."""
 
     def event(self, live: Live, event: Event) -> None:
-        """Its replica counts it."""
+        """Count an event under the replica that has the request."""
         for observer in self._counting(live).observers:
             observer.event(live, event)
 
     def ended(self, live: Live, error: BaseException | None) -> None:
-        """Its replica counts its end; one that came to no replica is the first's."""
+        """Count its end under its replica, or under the first one where it came to none."""
         watching = self._counting(live)
         del self._where[live]
         for observer in watching.observers:
@@ -134,7 +139,7 @@ class Replicas:
     # -- a Watching ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """As Watching. What there is room for is said of the first: the others are like it."""
+        """As Watching: says what the first one has room for, as the others have the same."""
         logger.info("of each of %d replicas:", len(self._fleet.replicas))
         self._of[0].throughput.begin()
 

@@ -124,6 +124,7 @@ class _Starter:
             one.maker,
             one.devices,
             number,
+            transfer=one.transfer,
         )
         process = EngineProcess(start, self.texts, math.inf, progress, lambda: served.new_place(number))
         await process.begin()

@@ -60,7 +60,7 @@ class Watch:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
     def look(self, seconds: float) -> None:
-        """So many seconds have passed since the last look."""
+        """Look at all replicas. seconds: since the last look."""
         for replica in list(self.fleet.replicas.values()):
             self._look_at(replica, self._seen.setdefault(replica, _Seen(True, replica.llm.why, 0)), seconds)
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
@@ -125,8 +125,8 @@ class Watch:
             del self._starting[number]
 
     def shrink(self) -> None:
-        """A replica that is being started again takes no more requests, else the one with the fewest, and goes when it
-        has none; of equals the newest. The last one stays."""
+        """Drain a replica, which goes when it has no requests: one that is being started again, else the one with the
+        fewest requests, of equals the newest. The last one stays."""
         taking = [each for each in self.fleet.replicas.values() if each.taking]
         if len(taking) < 2:
             return

@@ -97,6 +97,11 @@ FAMILIES = (
     Family("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
     Family("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
     Family("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
+    Family("kv_transfers", "counter", "Prompts whose keys and values came from another engine."),
+    Family("kv_transfer_failures", "counter", "Prompts whose keys and values did not come, so that they ran here."),
+    Family("kv_transfer_bytes", "counter", "Bytes of the pages that came."),
+    Family("kv_transfer_seconds", "histogram", "Seconds that a prompt's pages were on their way.", (), _STEP),
+    Family("kv_transfer_predicted_seconds", "histogram", "What the connection's speed said of them.", (), _STEP),
     Family("engine_restarts", "counter", "Times the engine's process was started again."),
     Family("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
 )

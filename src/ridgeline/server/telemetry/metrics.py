@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
-from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.engine.worker.messages import EngineInfo, StepReport, Transferred
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.server.telemetry.counts import Counts
@@ -60,13 +60,17 @@ class Metrics(Counts):
         super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
         self.llm = llm
         self._under_way: dict[Live, _Progress] = {}
-        self._before, self._restarts = Stats(), 0
+        self._before, self._restarts, self._gone = Stats(), 0, False
         self._achieved = _Achieved()
         self._prepare()
 
     def follow(self, llm: Watched) -> None:
         """Count another engine from now on, which has taken the place of the one before."""
-        self.llm, self._before, self._restarts = llm, Stats(), llm.restarts
+        self.llm, self._before, self._restarts, self._gone = llm, Stats(), llm.restarts, False
+
+    def leave(self) -> None:
+        """The engine has gone: it holds nothing until another takes its place."""
+        self._gone = True
 
     def _prepare(self) -> None:
         """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
@@ -217,11 +221,22 @@ class Metrics(Counts):
         for _ in range(grammars):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
 
+    def transferred(self, transferred: Transferred) -> None:
+        """Count a prompt whose keys and values were asked of another engine."""
+        if transferred.reason:
+            self._one("kv_transfer_failures").inc()
+            return
+        self._one("kv_transfers").inc()
+        self._one("kv_transfer_bytes").inc(transferred.nbytes)
+        self._one("kv_transfer_seconds").observe(transferred.seconds)
+        if transferred.predicted is not None:
+            self._one("kv_transfer_predicted_seconds").observe(transferred.predicted)
+
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """As Counts.refresh."""
-        stats, pages = self.llm.stats, self.llm.info.pages
+        stats, pages = (Stats(), 0) if self._gone else (self.llm.stats, self.llm.info.pages)
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)
         self._one("num_requests_waiting").set(stats.waiting)

@@ -20,6 +20,7 @@ from ridgeline.server.telemetry.metrics import Metrics
 from ridgeline.server.telemetry.record import Recorder
 from ridgeline.server.telemetry.throughput import Throughput
 from ridgeline.server.telemetry.traces import Traces
+from ridgeline.server.telemetry.transfers import Transfers
 
 LINE_SECONDS = 10.0
 
@@ -49,10 +50,16 @@ class OneEngine:
     def __init__(self, service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> None:
         self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
         self._throughput, self._live_state = Throughput(llm, priced=bool(settings.priced)), LiveState(service, llm)
+        self._llm, self._transfers = llm, Transfers(self.metrics)
         service.observers += [self.metrics, self._throughput]
         service.step_observers += [self._live_state.stepped, self.metrics.stepped, self._throughput.stepped]
-        self.begin, self.say = self._throughput.begin, self._throughput.say
+        self.say = self._throughput.say
         self.close, self.routes = self._live_state.close, self._live_state.routes
+
+    def begin(self) -> None:
+        """As Watching."""
+        self._throughput.begin()
+        self._transfers.follow(self._llm)
 
 
 def of_one(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":

@@ -1,0 +1,192 @@
+"""`ridgeline serve --split P:D`, `--kv-listen` and `--kv-from`: prompts and answers on engines of their own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ridgeline.checkpoint import Source
+from ridgeline.cli import options
+from ridgeline.cli.options import parse_seconds
+from ridgeline.cli.replica_options import pair
+from ridgeline.cli.serve_replicas import ReplicaFlags
+from ridgeline.engine import placement
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.transfer.identity import check_transfer
+from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
+from ridgeline.engine.worker.place import ChildProcess, Place
+from ridgeline.host import available_memory, cores
+from ridgeline.models.model import Model
+from ridgeline.server.serve import Servable, Served
+from ridgeline.server.settings import is_loopback
+from ridgeline.traffic.routers import router_named
+
+if TYPE_CHECKING:  # a server of one engine does not wait for what several need
+    from ridgeline.server.split import ServedSplit
+
+_split = options.panel("Prompts and answers apart")
+_LEAST_KEY = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFlags:
+    """Which engines compute prompts, and how their keys and values go to those that write answers."""
+
+    split: Annotated[
+        str | None,
+        _split("So many engines of this machine for prompts, and for answers, like 1:1.", metavar="P:D"),
+    ] = None
+    kv_listen: Annotated[
+        str | None,
+        _split(
+            f"Compute prompts for servers that ask for them at this address, like 10.0.0.1:{PORT}; they give it as "
+            "--kv-from.",
+            metavar="HOST:PORT",
+        ),
+    ] = None
+    kv_from: Annotated[
+        str | None,
+        _split("Ask servers at these --kv-listen for prompts, and write their answers here.", metavar="HOST:PORT,..."),
+    ] = None
+    kv_key_file: Annotated[
+        Path | None,
+        _split("A file with what both ends of --kv-from know, 16 bytes or more; needed beyond this machine."),
+    ] = None
+    kv_timeout: Annotated[
+        str | None,
+        _split(f"How long a prompt's keys and values may take to come; {TIMEOUT:g}s by default. Then it runs here."),
+    ] = None
+    kv_transfer_config: Annotated[
+        str | None,
+        _split(
+            'The same as vLLM has it, in JSON: {"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": '
+            f"{PORT}}}, or kv_consumer with the address of a producer.",
+            metavar="JSON",
+        ),
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether prompts and answers are apart in any way."""
+        return self.split is not None or self.transfer() is not None
+
+    def transfer(self) -> KVTransfer | None:
+        """What this server does for others, or has them do. Raises ValueError."""
+        listen, peers = self.kv_listen, tuple(each.strip() for each in (self.kv_from or "").split(",") if each.strip())
+        if self.kv_from is not None and not peers:
+            raise ValueError(f"--kv-from is empty; give the --kv-listen of a server, like 10.0.0.1:{PORT}")
+        if self.kv_transfer_config is not None:
+            if listen is not None or peers:
+                raise ValueError("--kv-transfer-config says what --kv-listen and --kv-from do; give one of them")
+            role, address = configured(self.kv_transfer_config)
+            listen, peers = (address, ()) if role == "listen" else (None, (address,))
+        if listen is None and not peers:
+            if self.kv_key_file is not None:
+                raise ValueError("--kv-key-file is for --kv-listen and --kv-from; give one of them, or leave it out")
+            return None
+        if self.split is not None:
+            raise ValueError(
+                "--split starts all engines itself; leave --kv-listen, --kv-from, --kv-transfer-config out"
+            )
+        if any(address.startswith("unix:") for address in (listen or "", *peers)):
+            raise ValueError("keys and values of two servers go over HOST:PORT; on one machine --split does without")
+        key = b"" if self.kv_key_file is None else _key(self.kv_key_file)
+        if listen is not None and self.kv_timeout is not None:
+            raise ValueError("--kv-timeout is how long --kv-from waits; leave it out here")
+        transfer = KVTransfer(listen, peers, key, self._timeout())
+        if listen is not None and not key and not is_loopback(listen.rpartition(":")[0].strip("[]")):
+            raise ValueError(
+                f"--kv-listen {listen} is beyond this machine, where anybody could ask what others have written: give "
+                "--kv-key-file FILE"
+            )
+        return transfer
+
+    def _timeout(self) -> float:
+        return TIMEOUT if self.kv_timeout is None else parse_seconds(self.kv_timeout, "--kv-timeout")
+
+    def counts(self) -> tuple[int, int]:
+        """Engines for prompts and for answers of this machine; 0 and 1 without --split. Raises ValueError."""
+        return (0, 1) if self.split is None else pair(self.split, "--split")
+
+    def check(self, pipelines: Sequence[Source], replicas: ReplicaFlags, priced: str | None) -> None:
+        """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced. Raises
+        ValueError."""
+        if not self.asked:
+            if self.kv_timeout is not None:
+                raise ValueError("--kv-timeout is for --kv-from and --split; give one of them, or leave it out")
+            return
+        option = "--split" if self.split is not None else "--kv-from" if self.kv_from is not None else "--kv-listen"
+        if pipelines:
+            raise ValueError(
+                f"{option} is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
+            )
+        if priced is not None:
+            raise ValueError(
+                f"{option} sends keys and values, and with --priced there are none; leave it out, or ask "
+                "ridgeline simulate --split"
+            )
+        transfer = self.transfer()
+        if replicas.asked and (self.split is not None or (transfer is not None and transfer.listen is not None)):
+            raise ValueError(f"{option} says which engines there are; leave --replicas, --scale and --ray-address out")
+        self.counts()
+        self._timeout()
+
+
+def _key(path: Path) -> bytes:
+    """Raises ValueError."""
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise ValueError(
+            f"--kv-key-file {path} cannot be read: {error.strerror}; give a file with 16 bytes or more"
+        ) from None
+    if len(key) < _LEAST_KEY:
+        raise ValueError(
+            f"--kv-key-file {path} has {len(key)} bytes; give {_LEAST_KEY} or more, like openssl rand -hex 32"
+        )
+    return key
+
+
+def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSettings, threads: int | None) -> None:
+    """Refuse a model, or options of its engine, whose prompts and answers cannot be apart; and more engines than there
+    are cores. threads: that were asked for. Raises ModelRefused, ValueError."""
+    check_transfer(built, settings.ranks, prefix_cache=settings.prefix_cache, name=name)
+    if flags.split is None:
+        return
+    if placement.device_named(settings.device).type != "cpu":
+        raise ValueError(
+            "--split shares this machine's processors; for cards start two servers (--kv-listen, --kv-from)"
+        )
+    count, there = sum(flags.counts()), cores()
+    if count * (threads or 1) > there:
+        raise ValueError(
+            f"--split {flags.split} is {count} engines of {threads or 1} threads each, and this machine has {there} "
+            f"cores: give {f'--threads {there // count}' if there >= count else 'fewer engines'}"
+        )
+
+
+def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
+    """What --split serves. one: the model as one engine has it."""
+    from ridgeline.server.split import ServedSplit
+
+    settings = one.settings or EngineSettings()
+    prompts, answers = flags.counts()
+    if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:
+        settings = replace(settings, memory=available_memory() / (prompts + answers))
+    one = replace(one, settings=settings)
+
+    def answering(asked: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
+        served = replace(one, transfer=asked, computing=computing)
+        if answers == 1:
+            return served
+        from ridgeline.server.replicas.serving import ServedReplicas
+
+        return ServedReplicas(served, answers, lambda _: ChildProcess(), lambda: router_named("least", 0), where=_where)
+
+    return ServedSplit(one, prompts, answering, flags._timeout())
+
+
+def _where(place: Place | None) -> str:
+    assert isinstance(place, ChildProcess)
+    return f"process {place.pid} of this machine"

@@ -1,0 +1,66 @@
+"""What two engines must share for one to read the other's pages: the model, and how pages are laid out."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ridgeline.models.fields import ModelRefused
+from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout, StateSpec
+from ridgeline.ops.matrix.adapted import LowRank
+
+_SAMPLES = 16  # numbers of each matrix: another fine-tuning of a model differs in nearly all
+
+
+class Identity(NamedTuple):
+    """model: a digest of what it computes, and with what numbers. pages: how its keys and values are kept, in words
+    that two engines compare. page_bytes: of a page as it crosses."""
+
+    model: bytes
+    pages: str
+    page_bytes: int
+
+
+def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
+    """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
+    format and some numbers are looked at: to read all would take as long as to load them again. Adapters are not: the
+    names of their pages say which they are (prefix.root_of)."""
+    state = hashlib.blake2b(b"ridgeline kv model 1", digest_size=32)
+    state.update(json.dumps(config, sort_keys=True, default=str).encode())
+    adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
+    for weight in (each for each in model.parameters() if id(each) not in adapters):
+        state.update(f"{tuple(weight.shape)} {weight.dtype}\n".encode())
+        if weight.numel():
+            flat = weight.detach().reshape(-1)
+            places = torch.linspace(0, len(flat) - 1, min(_SAMPLES, len(flat)), dtype=torch.float64).long()
+            state.update(flat[places.to(flat.device)].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    groups = "; ".join(
+        f"{len(group.layers)} layers of {group.spec}, {group.page_size} positions" for group in layout.groups
+    )
+    return Identity(state.digest(), f"pages of {layout.page_size} positions: {groups}", page_bytes)
+
+
+def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = "this model") -> None:
+    """Refuse what cannot go from one engine to another. Raises ModelRefused for the model, ValueError for what is asked
+    beside it."""
+    kept = [spec for spec in model.kv_specs if spec.kept]
+    why = ""
+    if not model.has_head:
+        why = "does not generate"
+    elif any(isinstance(spec, StateSpec) for spec in kept):
+        why = "keeps a state, which is no page of a prefix"
+    elif not all(spec.grows for spec in kept) or not kept:
+        why = "has an encoder, which runs where the answer does" if kept else "keeps no keys and values"
+    if why:
+        raise ModelRefused(
+            f"{name} {why}: prompts and answers stay together; leave --split, --kv-listen, --kv-from out"
+        )
+    if ranks > 1:
+        raise ValueError(
+            "each rank has a part of every page, which is not sent; leave --tensor-parallel out, or give 1"
+        )
+    if not prefix_cache:
+        raise ValueError("pages that come are kept as a cached prefix; leave --no-prefix-cache out")

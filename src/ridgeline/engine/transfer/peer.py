@@ -1,0 +1,202 @@
+"""One producer as a consumer sees it: a thread that connects, connects again, measures the connection, and reads."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from torch import Tensor
+
+from ridgeline.engine.transfer.identity import Identity
+from ridgeline.engine.transfer.settings import KVTransfer
+from ridgeline.engine.transfer.wire import (
+    Cancel,
+    Declined,
+    Filling,
+    FromProducer,
+    Hello,
+    Outbox,
+    Pages,
+    Prefill,
+    Probe,
+    Silence,
+    Stranger,
+    Welcome,
+    Wire,
+    connect,
+    introduce,
+    memory,
+)
+from ridgeline.roofline.link import Curve
+
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
+"""Bytes that a connection is measured with: a page of a small model to a prompt of a large one."""
+ROUNDS = 5
+
+_PATIENCE = 10.0  # seconds to connect, and for each answer before pages are asked for
+_SLOW = 0.5  # a size that takes longer is the last
+_PAUSES = (0.5, 1.0, 2.0, 5.0)  # seconds before it is tried again
+_STRANGE = 30.0  # the same of one that refused
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """It may be asked. curve: seconds of so many bytes from it."""
+
+    curve: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """It may not be asked; why, in one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Pages have come: their bytes [pages, bytes a page], and the seconds they were on their way."""
+
+    pages: Pages
+    rows: Tensor
+    seconds: float
+
+
+Heard = Up | Down | Arrived | Declined | None
+"""None: nothing, for a while."""
+
+
+class Peer:
+    """Tells what it hears in its own thread; `up` and `under_way` are for whoever asks, in one thread."""
+
+    def __init__(
+        self, address: str, identity: Identity, transfer: KVTransfer, heard: Callable[["Peer", Heard], None]
+    ) -> None:
+        self.address = address
+        self.curve: Curve | None = None
+        """None while it may not be asked."""
+        self.under_way = 0
+        """Positions of prompts that it was asked for and has not sent."""
+        self.delivered = 0.0
+        """When it sent pages last, by the monotonic clock."""
+        self.tried = threading.Event()
+        """Set once it is known whether it is there."""
+        self._identity, self._transfer, self._heard = identity, transfer, heard
+        self._closing = threading.Event()
+        self._outbox: Outbox | None = None
+        threading.Thread(target=self._run, name=f"ridgeline kv {address}", daemon=True).start()
+
+    def put(self, message: Prefill | Cancel) -> None:
+        """Have it told something; nothing where it is gone, which is heard."""
+        if self._outbox is not None:
+            self._outbox.put(message)
+
+    def hang_up(self) -> None:
+        """End the connection; another is tried."""
+        if self._outbox is not None:
+            self._outbox.close()
+
+    def close(self) -> None:
+        """End it for good."""
+        self._closing.set()
+        self.hang_up()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
+            try:
+                wire = self._connected()
+                failures = 0
+                self._read(wire)
+            except Stranger as error:
+                reason, pause = str(error), _STRANGE
+            except TimeoutError:
+                reason = f"nothing answers within {_PATIENCE:g} s"
+            except (ConnectionResetError, BrokenPipeError):
+                reason = "it has hung up"
+            except (OSError, EOFError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+            except Exception as error:  # a fault of ours, or what it says is not what it should be
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self.hang_up()
+            self._outbox = None
+            failures += 1
+            self._heard(self, Down(reason))
+            self.tried.set()
+            self._closing.wait(pause)
+
+    def _connected(self) -> Wire[FromProducer]:
+        """A connection that may be asked, which is said. Raises Stranger, OSError, EOFError."""
+        connection = connect(self.address, _PATIENCE)
+        try:
+            introduce(connection, self._transfer.key)
+            wire: Wire[FromProducer] = Wire(connection, FromProducer)
+            wire.send(Hello(*self._identity))
+            answer = _soon(wire)
+            if isinstance(answer, Declined):
+                raise Stranger(answer.reason)
+            if not isinstance(answer, Welcome):
+                raise OSError("it does not answer what it is asked")
+            curve = _measured(wire)
+        except BaseException:
+            connection.close()
+            raise
+        self._outbox = Outbox(wire, f"ridgeline kv to {self.address}")
+        self._heard(self, Up(curve))
+        self.tried.set()
+        return wire
+
+    def _read(self, wire: Wire[FromProducer]) -> None:
+        """Until the connection ends, which is raised."""
+        while True:
+            try:
+                message = wire.receive()
+            except Silence:
+                if self.under_way:  # some of it may be late by now
+                    self._heard(self, None)
+                continue
+            if isinstance(message, Pages):
+                started = time.perf_counter()
+                rows, view = memory(len(message.names) * self._identity.page_bytes)
+                wire.read(view)
+                seconds = time.perf_counter() - started
+                self._heard(self, Arrived(message, rows.view(len(message.names), self._identity.page_bytes), seconds))
+            elif isinstance(message, Declined):
+                self._heard(self, message)
+            else:
+                raise OSError("it says what nobody asked for")
+
+
+def _soon(wire: Wire[FromProducer]) -> FromProducer:
+    """The next message. Raises TimeoutError where it does not come soon."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            return wire.receive()
+        except Silence:
+            continue
+    raise TimeoutError
+
+
+def _measured(wire: Wire[FromProducer]) -> Curve:
+    """Seconds from asking for so many bytes until they are there, the median of a few times."""
+    seconds: list[float] = []
+    for size in SIZES:
+        took = []
+        for _ in range(ROUNDS):
+            started = time.perf_counter()
+            wire.send(Probe(size))
+            answer = _soon(wire)
+            if not isinstance(answer, Filling) or answer.nbytes != size:
+                raise OSError("it does not answer what it is asked")
+            _, view = memory(size)
+            wire.read(view)
+            took.append(time.perf_counter() - started)
+            if took[-1] > _SLOW:
+                break
+        seconds.append(max(median(took), *seconds[-1:]) if seconds else median(took))
+        if took[-1] > _SLOW:
+            break
+    return Curve(tuple(map(float, SIZES[: len(seconds)])), tuple(seconds))

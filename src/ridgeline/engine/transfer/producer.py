@@ -1,0 +1,243 @@
+"""The producer: computes prompts that other engines ask for, beside its own requests, and sends their pages.
+
+A thread a connection reads and one writes; all else is done in the engine's, between two steps. Pages are copied when a
+prompt is computed, so that the engine's memory is its own again while they are on their way.
+"""
+
+import queue
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.kv.exchange import PageExchange
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.transfer.identity import Identity
+from ridgeline.engine.transfer.settings import family_of
+from ridgeline.engine.transfer.wire import (
+    Cancel,
+    Declined,
+    Filling,
+    Hello,
+    Outbox,
+    Pages,
+    Prefill,
+    Probe,
+    Silence,
+    Stranger,
+    ToProducer,
+    Welcome,
+    Wire,
+    admit,
+    bytes_of,
+)
+
+_CONNECTIONS = 64
+_PATIENCE = 10.0  # seconds for who connects to say who it is
+_MOST_PROBED = 1 << 26
+_PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)  # the answer is somebody else's
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A prompt that is computed for a client, under its ticket. have: positions that it has itself."""
+
+    client: "_Client"
+    ticket: int
+    have: int
+    request: Request
+
+
+class Producer:
+    """Beside an engine's loop, which calls `settle` before a step and `ended` after it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        exchange: PageExchange,
+        identity: Identity,
+        address: str,
+        key: bytes,
+        wake: Callable[[], None],
+    ) -> None:
+        """address: where to listen. wake: has a loop that waits go round once more, from any thread. Raises ValueError
+        where the address cannot be had."""
+        self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
+        self._wake = wake
+        self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()
+        self._asked: dict[int, _Asked] = {}  # by the engine's number
+        self.clients: set[_Client] = set()
+        self._listener = _listen(address)
+        threading.Thread(target=self._accept, name="ridgeline kv listener", daemon=True).start()
+
+    def settle(self) -> None:
+        """Do what clients have asked."""
+        while not self._orders.empty():
+            client, order = self._orders.get()
+            if isinstance(order, Prefill):
+                self._add(client, order)
+            else:
+                for request, asked in list(self._asked.items()):
+                    if asked.client is client and (order is None or asked.ticket == order.ticket):
+                        self._engine.abort(request)
+                        del self._asked[request]
+
+    def _add(self, client: "_Client", prefill: Prefill) -> None:
+        try:
+            number = self._engine.add(
+                prefill.prompt, _PARAMS, encoder=prefill.encoder, root=prefill.root, adapter=prefill.adapter
+            )
+        except ValueError as error:
+            client.outbox.put(Declined(prefill.ticket, str(error)))
+        except Exception as error:  # a fault of ours: who asked hears of it, others go on
+            client.outbox.put(Declined(prefill.ticket, " ".join(f"{type(error).__name__}: {error}".split())))
+        else:
+            self._asked[number] = _Asked(client, prefill.ticket, prefill.have, self._engine.requests[number])
+
+    def ended(self, events: list[TokenEvent]) -> list[TokenEvent]:
+        """Send the pages of the prompts that are computed; returns the events of other requests."""
+        if not self._asked:
+            return events
+        own = [event for event in events if event.request in self._asked]
+        for event in own:
+            asked = self._asked.pop(event.request)
+            if event.finish is Finish.ERROR:
+                asked.client.outbox.put(Declined(asked.ticket, event.error or "it could not be computed"))
+            else:
+                self._send(asked)
+        return [event for event in events if event not in own] if own else events
+
+    def _send(self, asked: _Asked) -> None:
+        exchange, outbox = self._exchange, asked.client.outbox
+        keys = exchange.keys(asked.request)
+        positions = exchange.found(keys, asked.request.prompt_length)
+        places = exchange.places(asked.have, positions) if positions > asked.have else []
+        if not places:
+            outbox.put(Declined(asked.ticket, "its pages were evicted there as they were computed"))
+            return
+        names = [(*place, exchange.digest(keys, place)) for place in places]
+        rows = exchange.give(keys, places)
+        outbox.put(Pages(asked.ticket, positions, names), bytes_of(rows))
+
+    def close(self) -> None:
+        """End all connections."""
+        self._listener.close()
+        for client in list(self.clients):
+            client.close()
+
+    # -- in threads of their own ---------------------------------------------------------------------------------------
+
+    def order(self, client: "_Client", order: Prefill | Cancel | None) -> None:
+        """Have the engine's thread do something for a client; None: it has gone."""
+        self._orders.put((client, order))
+        self._wake()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            if len(self.clients) >= _CONNECTIONS:
+                connection.close()
+                continue
+            client = _Client(self, connection)
+            self.clients.add(client)
+            threading.Thread(target=client.run, name="ridgeline kv reader", daemon=True).start()
+
+
+class _Client:
+    """A consumer, from its first byte to its last."""
+
+    def __init__(self, producer: Producer, connection: socket.socket) -> None:
+        self._producer, self._connection = producer, connection
+        self.outbox: Outbox
+        self._filling = b""  # of the largest probe so far: pages are memory that has been written before, too
+
+    def run(self) -> None:
+        """Read what it asks, until it hangs up."""
+        try:
+            self._connection.settimeout(_PATIENCE)
+            admit(self._connection, self._producer.key)
+            wire: Wire[ToProducer] = Wire(self._connection, ToProducer)
+            self.outbox = Outbox(wire, "ridgeline kv writer")
+            self._read(wire)
+        except (OSError, EOFError, Stranger):
+            pass  # it has gone, or is nobody: the consumer says which
+        finally:
+            self.close()
+            self._producer.clients.discard(self)
+            self._producer.order(self, None)
+
+    def _read(self, wire: Wire[ToProducer]) -> None:
+        known = False
+        while True:
+            try:
+                message = wire.receive()
+            except Silence:
+                continue
+            if isinstance(message, Hello):
+                reason = _differs(self._producer.identity, message)
+                known = not reason
+                self.outbox.put(Declined(0, reason) if reason else Welcome())
+            elif not known:
+                raise OSError("it did not say what it reads")
+            elif isinstance(message, Probe):
+                nbytes = max(0, min(message.nbytes, _MOST_PROBED))
+                if nbytes > len(self._filling):
+                    self._filling = b"\1" * nbytes
+                self.outbox.put(Filling(nbytes), memoryview(self._filling)[:nbytes])
+            else:
+                self._producer.order(self, message)
+
+    def close(self) -> None:
+        """Hang up."""
+        if hasattr(self, "outbox"):
+            self.outbox.close()
+        else:
+            self._connection.close()
+
+
+def _differs(ours: Identity, theirs: Hello) -> str:
+    """Why a consumer cannot read our pages, in one line; "" where it can."""
+    if theirs.pages != ours.pages or theirs.page_bytes != ours.page_bytes:
+        return f"it keeps {_first_difference(ours.pages, theirs.pages)}"
+    if theirs.model != ours.model:
+        return "its model is another; give both engines the same one, with the same --weights"
+    return ""
+
+
+def _first_difference(ours: str, theirs: str) -> str:
+    """Of two descriptions the first part that is not the same."""
+    pairs = list(zip(ours.split("; "), theirs.split("; "), strict=False))
+    differing = next(((a, b) for a, b in pairs if a != b), (f"{len(ours)} bytes", f"{len(theirs)} bytes"))
+    return f"{differing[0]}, and here are {differing[1]}; give both the same model, --page-size and --kv"
+
+
+def _listen(address: str) -> socket.socket:
+    family, where = family_of(address)
+    listener = socket.socket(family)
+    try:
+        if family == socket.AF_UNIX:
+            path = Path(where)
+            with suppress(FileNotFoundError):
+                if stat.S_ISSOCK(path.stat().st_mode):  # of an engine that was there before
+                    path.unlink()
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        if family == socket.AF_UNIX:
+            Path(where).chmod(0o600)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"no engine can listen at {address}: {error.strerror or error}; give another address (--kv-listen)"
+        ) from None
+    return listener

@@ -1,0 +1,78 @@
+"""KVTransfer: whether an engine gives prompts' keys and values away, or asks for them; as `--kv-listen`, `--kv-from`
+and vLLM's `--kv-transfer-config` say it."""
+
+import json
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+PORT = 14579
+"""vLLM's kv_port, where its JSON says none."""
+TIMEOUT = 30.0
+"""Seconds for a prompt's pages to come."""
+
+_OPTION = "--kv-transfer-config"
+_KEYS = ("kv_role", "kv_ip", "kv_port")
+_UNIX = "unix:"
+
+
+@dataclass(frozen=True, slots=True)
+class KVTransfer:
+    """Addresses are HOST:PORT, or unix:PATH on one machine.
+
+    listen: where prompts are computed for others. peers: whom to ask for prompts. key: what both ends know, and prove
+    to each other that they do. timeout: seconds that pages may take to come; then the prompt is computed here.
+
+    Raises ValueError for addresses that are none, and for both roles at once.
+    """
+
+    listen: str | None = None
+    peers: tuple[str, ...] = ()
+    key: bytes = field(default=b"", repr=False)
+    timeout: float = TIMEOUT
+
+    def __post_init__(self) -> None:
+        for each in (*([] if self.listen is None else [self.listen]), *self.peers):
+            family_of(each)
+        if self.listen is not None and self.peers:
+            raise ValueError("an engine computes prompts for others or asks others for them; give one of the two roles")
+        if len(set(self.peers)) < len(self.peers):
+            raise ValueError("the same engine is given twice to ask for prompts; name each once")
+        if not 0 < self.timeout < 86400:
+            raise ValueError(f"keys and values are waited for {self.timeout:g} s; give more than 0 and less than a day")
+
+
+def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
+    """An address as sockets take it. Raises ValueError for what is none."""
+    if address.startswith(_UNIX):
+        return socket.AF_UNIX, address.removeprefix(_UNIX)
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(
+            f"{address!r} is no address to send keys and values over; write HOST:PORT, like 10.0.0.1:{PORT}"
+        )
+    host = host.removeprefix("[").removesuffix("]")
+    return socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
+
+
+def configured(text: str) -> tuple[str, str]:
+    """What vLLM's JSON means: `listen` or `peer`, and the address. Raises ValueError for what has no meaning here."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f'{_OPTION} is no JSON object; write {{"kv_role": "kv_producer", "kv_ip": "10.0.0.1"}}')
+    for key in values:
+        if key == "kv_connector":
+            raise ValueError(f"{_OPTION}: there is one connector, pages over a socket; leave kv_connector out")
+        if key not in _KEYS:
+            raise ValueError(f"{_OPTION} has {key!r}, which has no meaning here; it may have {', '.join(_KEYS)}")
+    role, host, port = values.get("kv_role"), values.get("kv_ip", "127.0.0.1"), values.get("kv_port", PORT)
+    if role not in ("kv_producer", "kv_consumer"):
+        raise ValueError(f"{_OPTION}: kv_role is {role!r}; an engine is kv_producer or kv_consumer: give one of them")
+    if not isinstance(host, str) or not isinstance(port, int) or isinstance(port, bool):
+        raise ValueError(f"{_OPTION}: kv_ip is a text and kv_port a number, like 10.0.0.1 and {PORT}")
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    family_of(address)
+    return ("listen" if role == "kv_producer" else "peer"), address

@@ -1,0 +1,261 @@
+"""What goes over a connection between two engines. docs/scale.md has it as a table.
+
+First both say what they speak and prove that they know the key (`admit`, `introduce`). Then frames (frames.py), and
+behind a frame that says so raw bytes: pages as they lie in memory. Nothing that comes in is executed.
+"""
+
+import hmac
+import queue
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ridgeline.engine.features import Features
+from ridgeline.engine.transfer.settings import family_of
+from ridgeline.frames import Frames
+
+MAGIC = b"ridgeline kv 1\n\0"
+"""The first bytes either way, with the version of all that follows."""
+TICK = 0.25
+"""Seconds after which a read that has brought nothing returns."""
+
+_NONCE, _PROOF = 32, 32
+_MOST = 1 << 28  # bytes of a frame: a prompt of a million ids takes five of them
+_LENGTH = struct.Struct(">I")
+M = TypeVar("M")
+
+
+class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
+    """The consumer's first: as identity.Identity."""
+
+    model: bytes
+    pages: str
+    page_bytes: int
+
+
+class Welcome(msgspec.Struct, tag="welcome", array_like=True, frozen=True):
+    """The producer reads the same."""
+
+
+class Probe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
+    """Send so many bytes back, to see how long they take."""
+
+    nbytes: int
+
+
+class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
+    """Compute a prompt and send its pages. ticket: the consumer's number for it. have: positions whose pages it has.
+    The rest as Engine.add."""
+
+    ticket: int
+    prompt: list[int]
+    have: int
+    root: bytes = b""
+    encoder: list[int] | Features = []
+    adapter: str = ""
+
+
+class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
+    """Nobody waits for these pages any more."""
+
+    ticket: int
+
+
+class Filling(msgspec.Struct, tag="filling", array_like=True, frozen=True):
+    """So many bytes follow, for a Probe."""
+
+    nbytes: int
+
+
+class Pages(msgspec.Struct, tag="pages", array_like=True, frozen=True):
+    """Pages of the first `positions` of a prompt follow, as many bytes each as Hello said. names: of each its group of
+    layers, its entry in a table, and the digest that stands for its contents."""
+
+    ticket: int
+    positions: int
+    names: Sequence[tuple[int, int, bytes]]
+
+
+class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
+    """No pages come; why, in one line. ticket: 0 where none ever will."""
+
+    ticket: int
+    reason: str
+
+
+ToProducer = Hello | Probe | Prefill | Cancel
+FromProducer = Welcome | Filling | Pages | Declined
+
+
+class Silence(Exception):
+    """A read has brought nothing for a while."""
+
+
+class Stranger(ValueError):
+    """The other end speaks something else, or does not know the key; why, in one line."""
+
+
+class Wire(Generic[M]):
+    """One end of a connection, of which one thread reads and one writes."""
+
+    def __init__(self, connection: socket.socket, messages: Any) -> None:
+        """messages: the type, or union of types, that comes in."""
+        self._socket = connection
+        self._frames: Frames[M] = Frames(messages)
+        connection.setblocking(True)
+        # As the system counts it: a timeout of Python's would read a page in pieces of what has come.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def send(self, message: object, body: memoryview | None = None) -> None:
+        """Write a message, and raw bytes behind it. Raises OSError where nobody reads any more."""
+        self._socket.sendall(self._frames.encode(message))
+        if body is not None:
+            self._socket.sendall(body)
+
+    def receive(self) -> M:
+        """The next message. Raises Silence where none has begun for a while, EOFError, OSError."""
+        head = bytearray(_LENGTH.size)
+        self._fill(memoryview(head), patient=False)
+        length = _LENGTH.unpack(head)[0]
+        if length > _MOST:
+            raise OSError("a message that is longer than any")
+        frame = bytearray(head) + bytearray(length)
+        self._fill(memoryview(frame)[_LENGTH.size :])
+        try:
+            return self._frames.feed(bytes(frame))[0]
+        except msgspec.MsgspecError as error:
+            raise OSError(f"a message that is none: {error}") from None
+
+    def read(self, view: memoryview) -> None:
+        """Raw bytes into memory, all of it. Raises as `receive`, but waits for ever."""
+        self._fill(view)
+
+    def _fill(self, view: memoryview, *, patient: bool = True) -> None:
+        """patient: go on though nothing comes; what has begun is always read to its end."""
+        done = 0
+        while done < len(view):
+            try:
+                count = self._socket.recv_into(view[done:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                if patient or done:
+                    continue
+                raise Silence from None
+            if not count:
+                raise EOFError("it has hung up")
+            done += count
+
+    def close(self) -> None:
+        """End it; whoever reads or writes it is told by an error."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class Outbox:
+    """What is to be written on a wire, by a thread of its own: whoever puts something in never waits for the other
+    end."""
+
+    def __init__(self, wire: "Wire[Any]", name: str) -> None:
+        self._wire = wire
+        self._waiting: queue.SimpleQueue[tuple[object, memoryview | None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._write, name=name, daemon=True).start()
+
+    def put(self, message: object, body: memoryview | None = None) -> None:
+        """Have it written, after what was put in before."""
+        self._waiting.put((message, body))
+
+    def close(self) -> None:
+        """Write no more, and end the connection."""
+        self._waiting.put(None)
+        self._wire.close()
+
+    def _write(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            try:
+                self._wire.send(*item)
+            except OSError:
+                self._wire.close()  # its reader says what became of it
+                return
+
+
+def bytes_of(rows: Tensor) -> memoryview:
+    """The memory of a tensor of bytes on the host."""
+    return memoryview(rows.numpy().data).cast("B")
+
+
+def memory(nbytes: int) -> tuple[Tensor, memoryview]:
+    """Bytes to read into, not yet written: as a tensor and as memory."""
+    rows = torch.empty(nbytes, dtype=torch.uint8)
+    return rows, bytes_of(rows)
+
+
+def connect(address: str, seconds: float) -> socket.socket:
+    """A connection to an address. Raises OSError."""
+    family, where = family_of(address)
+    connection = socket.socket(family)
+    try:
+        connection.settimeout(seconds)
+        connection.connect(where)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def admit(connection: socket.socket, key: bytes) -> None:
+    """The producer's part of the beginning, with the socket's timeout. Raises Stranger, OSError."""
+    mine = secrets.token_bytes(_NONCE)
+    connection.sendall(MAGIC + mine)
+    _check_magic(_exactly(connection, len(MAGIC)))
+    theirs = _exactly(connection, _NONCE)
+    if not hmac.compare_digest(_exactly(connection, _PROOF), _proof(key, b"consumer", mine, theirs)):
+        raise Stranger("it does not know the key")
+    connection.sendall(_proof(key, b"producer", theirs, mine))
+
+
+def introduce(connection: socket.socket, key: bytes) -> None:
+    """The consumer's part of it. Raises as `admit`."""
+    _check_magic(_exactly(connection, len(MAGIC)))
+    theirs, mine = _exactly(connection, _NONCE), secrets.token_bytes(_NONCE)
+    connection.sendall(MAGIC + mine + _proof(key, b"consumer", theirs, mine))
+    try:
+        proof = _exactly(connection, _PROOF)
+    except EOFError:
+        raise Stranger("it refuses this key; give both the same --kv-key-file") from None
+    if not hmac.compare_digest(proof, _proof(key, b"producer", mine, theirs)):
+        raise Stranger("it does not know the key; give both the same --kv-key-file")
+
+
+def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
+    return hmac.digest(key, MAGIC + role + first + second, "sha256")
+
+
+def _check_magic(said: bytes) -> None:
+    if said != MAGIC:
+        known = said.startswith(MAGIC[:13])
+        raise Stranger(
+            "it speaks another version of the format; run the same version of ridgeline on both"
+            if known
+            else "it is no engine that computes prompts for others; give its --kv-listen"
+        )
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise EOFError("it has hung up")
+        data += more
+    return data

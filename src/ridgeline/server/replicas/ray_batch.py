@@ -1,0 +1,87 @@
+"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings, load_with_threads
+from ridgeline.server.batch import Batch, Tally
+from ridgeline.server.replicas.ray_cluster import PIP, check_ray
+from ridgeline.server.settings import ServerSettings
+
+_MOST_LINES = 1024
+"""Lines that an engine is given together: more than it runs at a time, so that its places are rarely empty."""
+
+
+def check_ray_data() -> None:
+    """Raises ValueError where Ray, or what Ray Data needs, is not installed."""
+    check_ray()
+    if find_spec("pyarrow") is None or find_spec("pandas") is None:
+        raise ValueError(f"Ray Data needs pyarrow and pandas, which are not installed: {PIP}")
+
+
+class _Response(msgspec.Struct, frozen=True):
+    status_code: int
+    body: msgspec.Raw
+
+
+class _Output(msgspec.Struct, frozen=True):
+    response: _Response
+
+
+class Answering:
+    """What runs in an actor: an engine, for as many lines as come."""
+
+    def __init__(
+        self, model: str, settings: EngineSettings, names: Sequence[str], threads: int | None, *, dummy_weights: bool
+    ) -> None:
+        import torch
+
+        loaded, own = load_with_threads(model, settings, dummy_weights=dummy_weights, threads=threads)
+        torch.set_num_threads(own)
+        self._llm, self._settings = AsyncLLM(loaded), ServerSettings(models=tuple(names))
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
+        """The outputs of some lines."""
+        outputs: list[bytes] = []
+        asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(rows["line"])))
+        return {"output": outputs}
+
+    def close(self) -> None:
+        """End the engine; in an actor it ends with that."""
+        self._llm.close()
+
+
+async def _given(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for line in lines:
+        yield bytes(line)
+
+
+def answer_on_ray(
+    lines: Sequence[bytes],
+    engines: int,
+    cores: int,
+    made: dict[str, Any],
+    write: Callable[[bytes], None],
+    tally: Tally,
+) -> None:
+    """Have requests answered by so many engines, on a cluster that this process is connected to. cores: of each
+    engine. made: as Answering is made. Outputs are written as they come, and counted. An actor that is lost is started
+    again, and its lines are answered again."""
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    size = max(1, min(_MOST_LINES, math.ceil(len(lines) / (2 * engines))))
+    data = ray.data.from_items([{"line": line} for line in lines], override_num_blocks=math.ceil(len(lines) / size))
+    answered = data.map_batches(
+        Answering, fn_constructor_kwargs=made, batch_size=size, concurrency=engines, num_cpus=cores
+    )
+    for row in answered.iter_rows():
+        write(row["output"])
+        response = msgspec.json.decode(row["output"], type=_Output).response
+        tally.take(response.status_code, bytes(response.body))

@@ -1,0 +1,82 @@
+"""Options of `serve --split`, `--kv-listen` and `--kv-from`: what they refuse, in a line, before anything starts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from cli.running import REFUSED, USAGE, Run, assert_one_line
+from engine.folders import write_model
+from engine.small_models import DELTA, LLAMA
+from ridgeline.cli import serve_split
+from ridgeline.cli.serve_split import SplitFlags, check_split
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.transfer.settings import KVTransfer
+from ridgeline.models import Fields, build
+
+PEER, CONFIG = "10.0.0.1:14579", '{"kv_role": "kv_consumer", "kv_ip": "10.0.0.1"}'
+CASES: tuple[tuple[Sequence[str], str], ...] = (
+    (("--split", "2"), "--split is '2'; write two numbers"),
+    (("--split", "0:1"), "--split is '0:1'; write two numbers"),
+    (("--split", "1:1", "--replicas", "2"), "--split says which engines there are; leave --replicas"),
+    (("--split", "1:1", "--scale", "1:2", "--scale-at", "4"), "leave --replicas, --scale and --ray-address out"),
+    (("--split", "1:1", "--priced", "h100-sxm"), "--split sends keys and values, and with --priced there are none"),
+    (("--split", "1:1", "--kv-from", PEER), "--split starts all engines itself"),
+    (("--split", "1:1", "--kv-key-file", "nowhere"), "--kv-key-file is for --kv-listen and --kv-from"),
+    (("--split", "1:1", "--kv-timeout", "soon"), "--kv-timeout is 'soon'"),
+    (("--split", "1:1", "--tensor-parallel", "2"), "leave --tensor-parallel out"),
+    (("--split", "1:1", "--no-prefix-cache"), "leave --no-prefix-cache out"),
+    (("--split", "999:1"), "--split 999:1 is 1000 engines of 1 threads each"),
+    (("--kv-timeout", "3s"), "--kv-timeout is for --kv-from and --split"),
+    (("--kv-listen", "0.0.0.0:5"), "--kv-listen 0.0.0.0:5 is beyond this machine"),
+    (("--kv-listen", "localhost"), "'localhost' is no address"),
+    (("--kv-listen", "127.0.0.1:5", "--kv-timeout", "3s"), "--kv-timeout is how long --kv-from waits"),
+    (("--kv-listen", "127.0.0.1:5", "--kv-from", PEER), "give one of the two roles"),
+    (("--kv-listen", "127.0.0.1:5", "--replicas", "2"), "--kv-listen says which engines there are"),
+    (("--kv-from", ""), "--kv-from is empty"),
+    (("--kv-from", "unix:/tmp/kv"), "keys and values of two servers go over HOST:PORT"),
+    (("--kv-from", f"{PEER},{PEER}"), "given twice"),
+    (("--kv-from", PEER, "--kv-key-file", "nowhere"), "--kv-key-file nowhere cannot be read"),
+    (("--kv-from", PEER, "--kv-timeout", "0s"), "--kv-timeout"),
+    (("--kv-from", PEER, "--kv-transfer-config", CONFIG), "give one of them"),
+    (("--kv-transfer-config", '{"kv_role": "kv_both"}'), "kv_role is 'kv_both'"),
+)
+
+
+@pytest.mark.parametrize(("more", "says"), CASES)
+def test_one_line_says_what_is_wrong(ridgeline: Run, more: Sequence[str], says: str) -> None:
+    assert_one_line(ridgeline("serve", "tales", *more), USAGE, says)
+
+
+def test_models_that_cannot_be_apart(ridgeline: Run, tmp_path: Path) -> None:
+    assert_one_line(ridgeline("serve", "digits", "--split", "1:1"), USAGE, "--split is of language models")
+    states = write_model(tmp_path / "states", config=DELTA)
+    assert_one_line(ridgeline("serve", str(states), "--split", "1:1"), REFUSED, "keeps a state")
+    assert_one_line(ridgeline("serve", "translate", "--kv-from", PEER), REFUSED, "has an encoder")
+
+
+def test_a_key_is_no_short_one(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("short\n", encoding="ascii")
+    with pytest.raises(ValueError, match="has 5 bytes; give 16 or more"):
+        SplitFlags(kv_from=PEER, kv_key_file=file).transfer()
+    file.write_text("0123456789abcdef\n", encoding="ascii")
+    wanted = KVTransfer(peers=(PEER,), key=b"0123456789abcdef", timeout=2.0)
+    assert SplitFlags(kv_from=PEER, kv_key_file=file, kv_timeout="2s").transfer() == wanted
+    listening = KVTransfer(listen="0.0.0.0:5", key=b"0123456789abcdef")
+    assert SplitFlags(kv_listen="0.0.0.0:5", kv_key_file=file).transfer() == listening
+    assert SplitFlags(kv_transfer_config=CONFIG).transfer() == KVTransfer(peers=(PEER,))
+
+
+def test_engines_have_this_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_split, "cores", lambda: 8)
+
+    model, settings = build(Fields(LLAMA, "a model")), EngineSettings()
+    check_split(SplitFlags(split="1:1"), model, "m", settings, 4)
+    for split, threads, says in (("1:1", 5, "give --threads 4"), ("4:5", None, "give fewer engines")):
+        with pytest.raises(ValueError, match=says):
+            check_split(SplitFlags(split=split), model, "m", settings, threads)
+    monkeypatch.setattr(serve_split.placement, "device_named", lambda name: torch.device("cuda"))
+    with pytest.raises(ValueError, match="--split shares this machine's processors"):
+        check_split(SplitFlags(split="1:1"), model, "m", settings, None)

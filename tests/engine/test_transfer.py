@@ -1,0 +1,518 @@
+"""Prompts that one engine computes and another answers: the tokens of one engine, whatever else is asked; pages that do
+not come, or are others, are computed where the answer is, and a line says so."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.folders import write_model
+from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING, assert_nothing_held, poison_free_pages
+from ridgeline.engine import AsyncLLM, EngineSettings, SamplingParams
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import load_engine
+from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.transfer.settings import KVTransfer, configured, family_of
+from ridgeline.engine.transfer.wire import (
+    MAGIC,
+    Cancel,
+    Declined,
+    Filling,
+    Hello,
+    Pages,
+    Prefill,
+    Probe,
+    Silence,
+    ToProducer,
+    Welcome,
+    Wire,
+    admit,
+)
+from ridgeline.engine.worker.messages import PeerChanged, Transferred
+from ridgeline.engine.worker.thread import EngineThread
+from ridgeline.models import ModelRefused
+from support.adapters import own_widths, write_adapter
+
+SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
+MODELS: dict[str, dict[str, Any]] = {"full": LLAMA, "sliding": SLIDING, "mixed": MIXED, "latent": LATENT}
+PROMPTS = [[(7 * i * i + 3 * j) % 40 + 1 for i in range(n)] for j, n in enumerate((60, 5, 33, 100, 61, 34))]
+PROMPTS.append([*PROMPTS[3][:70], 1, 2, 3])
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+SAMPLED = SamplingParams(
+    temperature=0.9, top_p=0.95, max_tokens=9, seed=3, n=2, ignore_eos=True, repetition_penalty=1.2
+)
+ASKED = [(prompt, params) for prompt in PROMPTS for params in (GREEDY, SAMPLED)]
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: str(write_model(root / name, config=config)) for name, config in MODELS.items()}
+
+
+@dataclass
+class Answering:
+    """The engine that writes answers, and what was told of its prompts."""
+
+    llm: AsyncLLM
+    engine: Engine
+    told: list[Transferred | PeerChanged] = field(default_factory=list)
+
+    @property
+    def came(self) -> list[Transferred]:
+        return [each for each in self.told if isinstance(each, Transferred) and not each.reason]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [each.reason for each in self.told if isinstance(each, Transferred) and each.reason]
+
+    async def all(self, asked: Sequence[tuple[list[int], SamplingParams]], **more: Any) -> list[list[list[int]]]:
+        """The tokens of each choice of all requests, asked at once."""
+        found = await asyncio.gather(*(self.llm.generate(prompt, params, **more) for prompt, params in asked))
+        return [[choice.token_ids for choice in each.choices] for each in found]
+
+
+@asynccontextmanager
+async def engine_of(
+    folder: str, settings: EngineSettings = SETTINGS, transfer: KVTransfer | None = None
+) -> AsyncIterator[Answering]:
+    loaded = load_engine(folder, settings)
+    poison_free_pages(loaded.engine)
+    async with asyncio.timeout(PATIENCE), AsyncLLM(EngineThread(loaded, transfer)) as llm:
+        answering = Answering(llm, loaded.engine)
+        llm.transfer_observers.append(answering.told.append)
+        yield answering
+    assert_nothing_held(loaded.engine)
+
+
+@asynccontextmanager
+async def pair(
+    folder: str, tmp_path: Path, settings: EngineSettings = SETTINGS, computing: EngineSettings | None = None
+) -> AsyncIterator[tuple[Answering, Answering]]:
+    """An engine that computes prompts, and one that answers."""
+    address = f"unix:{tmp_path}/kv"
+    async with (
+        engine_of(folder, computing or settings, KVTransfer(listen=address)) as prompts,
+        engine_of(folder, settings, KVTransfer(peers=(address,))) as answers,
+    ):
+        assert answers.llm.peers[address].up, answers.llm.peers
+        yield prompts, answers
+
+
+def alone(folder: str, settings: EngineSettings, asked: Sequence[tuple[list[int], SamplingParams]]) -> Any:
+    async def run() -> Any:
+        async with engine_of(folder, settings) as one:
+            return await one.all(asked)
+
+    return asyncio.run(run())
+
+
+SMALL = replace(SETTINGS, limits=Limits(tokens=24, requests=5, chunk=7))
+WAYS = {
+    "plain": SETTINGS,
+    "whole prompts": replace(SETTINGS, limits=Limits(tokens=256, requests=6)),
+    "large pages": replace(SETTINGS, page_size=16),
+    "int8": replace(SETTINGS, kv="int8"),
+    "fp8": replace(SETTINGS, kv="fp8"),
+    "guesses": replace(SETTINGS, speculation=Speculation("ngram", 3, longest=3, shortest=1)),
+    "few pages": replace(SMALL, kv_bytes=2**16),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_tokens_of_one_engine(folders: dict[str, str], tmp_path: Path, model: str, way: str) -> None:
+    """Greedy and sampled, two choices, prompts that share a beginning, all at once; then again, which is found here."""
+    if way in ("int8", "fp8") and model == "latent":
+        pytest.skip("the sizes of these latents are no codes'")
+    settings, folder = WAYS[way], folders[model]
+    wanted = alone(folder, settings, ASKED)
+
+    async def run() -> None:
+        async with pair(folder, tmp_path, settings) as (prompts, answers):
+            assert await answers.all(ASKED) == wanted
+            assert not answers.reasons
+            asked = [prompt for prompt, _ in ASKED if answers.engine.ledger.findable(len(prompt))]
+            assert len(answers.came) >= len(asked) // 2, "equal prompts may be found by the time they are begun"
+            computed = sum(map(len, PROMPTS))
+            assert prompts.llm.stats.computed_tokens >= 0.6 * computed, "those that begin alike are computed once"
+            if way != "few pages":  # where some are preempted, and run what they had again
+                of_prompts = answers.llm.stats.computed_tokens - sum(len(c) for each in wanted for c in each)
+                size = max(group.page_size for _, group in answers.engine.ledger.growing)
+                assert of_prompts <= len(ASKED) * (size + 3) * 2, "no more than the last page of each runs here"
+            before = len(answers.came)
+            assert await answers.all(ASKED[:2]) == wanted[:2]
+            if way != "few pages":
+                assert len(answers.came) == before, "what is here is not asked for"
+
+    asyncio.run(run())
+
+
+def test_what_needs_every_position_runs_here(folders: dict[str, str], tmp_path: Path) -> None:
+    params = replace(GREEDY, prompt_logprobs=1)
+
+    async def run() -> None:
+        async with engine_of(folders["full"]) as one, pair(folders["full"], tmp_path) as (_, answers):
+            wanted = await one.llm.generate(PROMPTS[0], params)
+            found = await answers.llm.generate(PROMPTS[0], params)
+            assert found.choices[0].token_ids == wanted.choices[0].token_ids
+            assert found.prompt_logprobs == wanted.prompt_logprobs
+            assert not answers.told
+
+    asyncio.run(run())
+
+
+def test_adapters(folders: dict[str, str], tmp_path: Path) -> None:
+    """Pages of an adapter are its own; another one of that name is noticed by the names of its pages."""
+    widths = own_widths(folders["full"])
+    loud, other = (
+        str(write_adapter(tmp_path / name, widths, ("q_proj", "v_proj"), std=0.2, seed=seed))
+        for seed, name in enumerate(("loud", "other"))
+    )
+    settings = replace(SETTINGS, adapters={"loud": loud})
+
+    async def run() -> None:
+        async with engine_of(folders["full"], settings) as one:
+            plain, wanted = await one.all(ASKED[:2]), await one.all(ASKED[:2], adapter="loud")
+        assert plain != wanted
+        async with pair(folders["full"], tmp_path, settings) as (_, answers):
+            assert await answers.all(ASKED[:2]) == plain
+            assert await answers.all(ASKED[:2], adapter="loud") == wanted
+            assert len(answers.came) >= 2
+            assert not answers.reasons
+        computing = replace(settings, adapters={"loud": other})
+        async with pair(folders["full"], tmp_path, settings, computing) as (_, answers):
+            assert await answers.all(ASKED[:1], adapter="loud") == wanted[:1]
+            assert ["other names" in reason for reason in answers.reasons] == [True]
+        computing = replace(settings, adapters={})
+        async with pair(folders["full"], tmp_path, settings, computing) as (_, answers):
+            assert await answers.all(ASKED[:1], adapter="loud") == wanted[:1]
+            assert answers.reasons == ["no adapter 'loud' is loaded; there is none"]
+
+    asyncio.run(run())
+
+
+def test_who_leaves_is_computed_no_further(folders: dict[str, str], tmp_path: Path) -> None:
+    async def run() -> None:
+        slow = replace(SETTINGS, limits=Limits(tokens=1, requests=6))
+        async with pair(folders["full"], tmp_path, SETTINGS, slow) as (prompts, answers):
+            tasks = [asyncio.create_task(answers.all([one])) for one in ASKED]
+            while not prompts.engine.requests:
+                await asyncio.sleep(0.001)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            while prompts.engine.requests or answers.engine.requests:
+                await asyncio.sleep(0.001)
+            assert prompts.llm.stats.computed_tokens < sum(len(prompt) for prompt, _ in ASKED)
+            assert not answers.reasons
+
+    asyncio.run(run())
+
+
+def test_two_engines_compute_prompts(folders: dict[str, str], tmp_path: Path) -> None:
+    addresses = tuple(f"unix:{tmp_path}/kv{number}" for number in (0, 1))
+    wanted = alone(folders["full"], SETTINGS, ASKED)
+
+    async def run() -> None:
+        async with (
+            engine_of(folders["full"], SETTINGS, KVTransfer(listen=addresses[0])) as first,
+            engine_of(folders["full"], SETTINGS, KVTransfer(listen=addresses[1])) as second,
+            engine_of(folders["full"], SETTINGS, KVTransfer(peers=addresses)) as answers,
+        ):
+            assert await answers.all(ASKED) == wanted
+            assert min(each.llm.stats.computed_tokens for each in (first, second)) > 60
+
+    asyncio.run(run())
+
+
+# -- pages that do not come --------------------------------------------------------------------------------------------
+
+
+def address_of(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+class Fake:
+    """A producer that says what a test has it say. answer: to each prompt, given the wire."""
+
+    def __init__(self, answer: Callable[[Wire[ToProducer], Prefill], None], key: bytes = b"") -> None:
+        self._answer, self._key = answer, key
+        self.asked = 0
+        self.cancelled = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = address_of(self._listener)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with suppress(OSError, EOFError, ValueError):
+                    self._serve(connection)
+                connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(5)
+        admit(connection, self._key)
+        wire: Wire[ToProducer] = Wire(connection, ToProducer)
+        while True:
+            try:
+                message = wire.receive()
+            except Silence:
+                continue
+            if isinstance(message, Hello):
+                wire.send(Welcome())
+            elif isinstance(message, Probe):
+                wire.send(Filling(message.nbytes), memoryview(bytes(message.nbytes)))
+            elif isinstance(message, Cancel):
+                self.cancelled += 1
+            else:
+                self.asked += 1
+                self._answer(wire, message)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@contextmanager
+def fake(answer: Callable[[Wire[ToProducer], Prefill], None]) -> Iterator[Fake]:
+    one = Fake(answer)
+    yield one
+    one.close()
+
+
+def _hang_up(wire: Wire[ToProducer], asked: Prefill) -> None:
+    raise OSError
+
+
+def _say_nothing(wire: Wire[ToProducer], asked: Prefill) -> None:
+    pass
+
+
+def _half(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
+    raise OSError
+
+
+def _other_names(wire: Wire[ToProducer], asked: Prefill) -> None:
+    names = [(0, entry, b"no digest") for entry in range(14)]
+    wire.send(Pages(asked.ticket, 56, names), memoryview(bytes(14 * 1024)))
+
+
+def _other_pages(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Pages(asked.ticket, 56, [(3, 9, b"")]), memoryview(bytes(1024)))
+
+
+def _too_many(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Pages(asked.ticket, 57, []), memoryview(b""))
+
+
+def _decline(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Declined(asked.ticket, "not today"))
+
+
+def _no_message(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire._socket.sendall(b"\0\0\0\4\xc1\xc1\xc1\xc1")
+
+
+def _huge(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire._socket.sendall(b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (_hang_up, "it has hung up"),
+        (_say_nothing, "no pages within 0.5 s"),
+        (_half, "it has hung up"),
+        (_other_names, "its pages have other names"),
+        (_other_pages, "other pages came than were asked for"),
+        (_too_many, "pages of 57 positions came, which nobody asked for"),
+        (_decline, "not today"),
+        (_no_message, "a message that is none"),
+        (_huge, "a message that is longer than any"),
+    ],
+)
+def test_no_pages_no_loss(
+    folders: dict[str, str], answer: Callable[[Wire[ToProducer], Prefill], None], says: str
+) -> None:
+    wanted = alone(folders["full"], SETTINGS, ASKED[:2])
+
+    async def run() -> None:
+        with fake(answer) as peer:
+            async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(peer.address,), timeout=0.5)) as answers:
+                assert answers.llm.peers[peer.address].up
+                assert await answers.all(ASKED[:2]) == wanted
+                assert peer.asked
+                assert answers.reasons[0].startswith(says), answers.reasons
+                assert not answers.came
+                if answer is _say_nothing:  # it is not asked again before it has been found anew
+                    assert any(isinstance(each, PeerChanged) and not each.up for each in answers.told)
+
+    asyncio.run(run())
+
+
+def test_a_lost_engine_is_found_again(folders: dict[str, str], tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/kv"
+    wanted = alone(folders["full"], SETTINGS, ASKED)
+
+    async def run() -> None:
+        async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,))) as answers:
+            assert "No such file" in answers.llm.peers[address].said
+            assert await answers.all(ASKED[:2]) == wanted[:2]
+            for asked in (slice(2, 4), slice(6, 8)):
+                async with engine_of(folders["full"], SETTINGS, KVTransfer(listen=address)):
+                    while not answers.llm.peers[address].up:
+                        await asyncio.sleep(0.01)
+                    before = len(answers.came)
+                    assert await answers.all(ASKED[asked]) == wanted[asked]
+                    assert len(answers.came) > before or asked == slice(2, 4), "a prompt of 5 is not asked for"
+                while answers.llm.peers[address].up:
+                    await asyncio.sleep(0.01)
+            assert await answers.all(ASKED[8:]) == wanted[8:]
+
+    asyncio.run(run())
+
+
+def stranger(say: bytes) -> tuple[socket.socket, str]:
+    """Who says something else to each that connects."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connection.sendall(say)
+                connection.recv(1000)
+                connection.close()
+
+    threading.Thread(target=run, daemon=True).start()
+    return listener, address_of(listener)
+
+
+def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> None:
+    """Another version, program, key, model, format or page size: why, once, and all is computed here."""
+    wanted = alone(folders["full"], SETTINGS, ASKED[:2])
+    key = b"what both know, and nobody else"
+
+    async def refused(address: str, key: bytes = b"") -> str:
+        async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,), key=key)) as answers:
+            assert await answers.all(ASKED[:2]) == wanted
+            assert not answers.reasons
+            assert not answers.llm.peers[address].up
+            return answers.llm.peers[address].said
+
+    async def run() -> None:
+        for said, says in (
+            (MAGIC.replace(b"1", b"2") + bytes(32), "another version"),
+            (b"HTTP/1.1 400 Bad Request", "no engine"),
+        ):
+            listener, address = stranger(said)
+            assert says in await refused(address)
+            listener.close()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = address_of(free)
+        assert "refused" in await refused(address)
+        async with engine_of(folders["full"], SETTINGS, KVTransfer(listen=address, key=key)):
+            for other in (b"", b"another key of as many bytes as"):
+                assert "give both the same --kv-key-file" in await refused(address, other)
+        for folder, settings, says in (
+            (
+                str(write_model(tmp_path / "other", config={**LLAMA, "rms_norm_eps": 1e-5})),
+                SETTINGS,
+                "model is another",
+            ),
+            (folders["full"], replace(SETTINGS, page_size=8), "it keeps pages of 8 positions"),
+            (folders["full"], replace(SETTINGS, kv="int8"), "KVFormat(name='int8'"),
+            (folders["full"], replace(SETTINGS, weights="int8"), "model is another"),
+        ):
+            async with (
+                engine_of(folder, settings, KVTransfer(listen=address, key=key)),
+                engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,), key=key)) as answers,
+            ):
+                assert await answers.all(ASKED[:2]) == wanted
+                assert not answers.llm.peers[address].up
+                assert says in answers.llm.peers[address].said
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_apart_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
+    transfer = KVTransfer(listen=f"unix:{tmp_path}/kv")
+    states = str(write_model(tmp_path / "states", config=DELTA))
+    for folder, settings, says in (
+        (states, SETTINGS, "keeps a state"),
+        (folders["full"], replace(SETTINGS, prefix_cache=False), "leave --no-prefix-cache out"),
+    ):
+        with pytest.raises((ModelRefused, ValueError), match=says):
+            AsyncLLM(EngineThread(load_engine(folder, settings), transfer))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = address_of(taken)
+        with pytest.raises(ValueError, match=f"no engine can listen at {address}: Address already in use"):
+            AsyncLLM(EngineThread(load_engine(folders["full"], SETTINGS), KVTransfer(listen=address)))
+
+
+def test_settings() -> None:
+    assert configured('{"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": 5}') == ("listen", "10.0.0.1:5")
+    assert configured('{"kv_role": "kv_consumer", "kv_ip": "::1"}') == ("peer", "[::1]:14579")
+    assert family_of("[::1]:5") == (socket.AF_INET6, ("::1", 5))
+    for text, says in (
+        ("[]", "no JSON object"),
+        ("{", "no JSON object"),
+        ('{"kv_role": "kv_both"}', "kv_producer or kv_consumer"),
+        ("{}", "kv_role is None"),
+        ('{"kv_role": "kv_producer", "kv_connector": "NixlConnector"}', "leave kv_connector out"),
+        ('{"kv_role": "kv_producer", "kv_rank": 0}', "'kv_rank', which has no meaning here"),
+        ('{"kv_role": "kv_producer", "kv_port": "5"}', "kv_port a number"),
+        ('{"kv_role": "kv_producer", "kv_port": 0}', "no address"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            configured(text)
+    for more, says in (
+        ({"listen": "nowhere"}, "no address"),
+        ({"listen": "a:1", "peers": ("b:1",)}, "one of the two roles"),
+        ({"peers": ("a:1", "a:1")}, "given twice"),
+        ({"timeout": 0.0}, "more than 0"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            KVTransfer(**more)  # type: ignore[arg-type]
+
+
+def test_a_slow_engine_holds_up_nobody(folders: dict[str, str]) -> None:
+    """What comes after its time is not taken; prompts that need nobody go on meanwhile."""
+
+    def late(wire: Wire[ToProducer], asked: Prefill) -> None:
+        time.sleep(0.6)
+        wire.send(Declined(asked.ticket, "late"))
+
+    wanted = alone(folders["full"], SETTINGS, ASKED[:3])
+
+    async def run() -> None:
+        with fake(late) as peer:
+            async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(peer.address,), timeout=0.3)) as answers:
+                waits = asyncio.create_task(answers.all(ASKED[:2]))
+                assert await answers.all(ASKED[2:3]) == wanted[2:3]
+                assert not waits.done()
+                assert await waits == wanted[:2]
+                assert answers.reasons == ["no pages within 0.3 s"] * len(answers.reasons)
+
+    asyncio.run(run())
