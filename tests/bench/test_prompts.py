@@ -68,6 +68,20 @@ def test_blocks_of_a_trace_are_the_same_text_where_they_have_one_name(tmp_path: 
     assert [session.turns[0].output for session in sessions(Data(kind="trace", path=str(path)), 2)] == [5, 7]
 
 
+def test_an_answers_names_are_not_asked(tmp_path: Path) -> None:
+    """A recording names the pages of the answer after those of the prompt; what is sent is the prompt."""
+    path = tmp_path / "record.jsonl"
+    rows = [
+        {"kind": "ridgeline-record", "format": 1, "page_size": 16},
+        {"kind": "request", "at": 0, "input": 40, "output": 30, "pages": ["a", "b", "c", "d"]},
+        {"kind": "request", "at": 1, "input": 70, "output": 3, "pages": ["a", "b", "c", "d"]},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    one, other = (prompt.split() for prompt in prompts(Data(kind="trace", path=str(path)), 2))
+    assert (len(one), len(other)) == (40, 70)
+    assert one[:32] == other[:32]
+
+
 def test_a_file_of_conversations(tmp_path: Path) -> None:
     """What the human says first; who begins otherwise is left out; after the last comes the first again."""
     path = tmp_path / "share.json"

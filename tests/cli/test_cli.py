@@ -620,8 +620,8 @@ OWN_OF_QUANTIZE = {"--weights", "--force"}  # what is written, over what was the
 OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force", "--trace"}  # lists to choose from; over what was there
 OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
 OWN_OF_SIMULATE = {  # traffic that nobody sends, to what is not there
-    "--trace", "--rate", "--users", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output", "--seed",
-    "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",
+    "--trace", "--rate", "--users", "--turns", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output",
+    "--seed", "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",
 }  # fmt: skip
 
 
