@@ -117,12 +117,15 @@ def test_terms() -> None:
         (["A `key` of ours.\n\n```text\nkey\n```", "A {term}`key`."], []),
         (["Two keys.", "A {term}`key`."], ["0: key is not explained yet"]),
         (["Low-key, and keyed."], []),
+        (["A {term}`kv cache key`."], []),
+        (["A {term}`kv cache key`, a key."], ["0: key is not explained yet"]),
+        (["A kv cache key.", "A {term}`key` and {term}`kv cache key`."], ["0: kv cache key is not explained yet"]),
         (["An RTX has KV.", "An MHA."], ["1: MHA is not in the glossary"]),
         (["A SLOs of MHAs."], ["0: MHAs is not in the glossary", "0: SLOs is not in the glossary"]),
     ],
 )
 def test_a_term_is_explained_where_it_is_used_first(texts: list[str], found: list[str]) -> None:
-    glossary = ["key", "kv cache"]
+    glossary = ["key", "kv cache", "kv cache key"]
     assert unexplained([(str(n), text) for n, text in enumerate(texts)], glossary) == found
 
 

@@ -54,17 +54,23 @@ def unexplained(texts: Iterable[tuple[str, str]], glossary: Iterable[str]) -> li
     for name, text in texts:
         prose = " ".join(line for _, line in prose_of(text))
         met |= terms_of(text)
-        found += [
-            f"{name}: {term} is not explained yet"
-            for term in sorted(defined.keys() - met)
-            if defined[term].search(prose.lower())
-        ]
+        found += [f"{name}: {term} is not explained yet" for term in sorted(_said(prose.lower(), defined) - met)]
         found += [
             f"{name}: {short} is not in the glossary"
             for short in sorted(set(_ABBREVIATION.findall(prose)))
             if short not in _NAMES and not {short.lower(), short.lower().rstrip("s")} & known
         ]
     return found
+
+
+def _said(prose: str, defined: Mapping[str, re.Pattern[str]]) -> set[str]:
+    """The terms that stand in prose. A longer one is taken out first: an activation function is no activation."""
+    said = set()
+    for term in sorted(defined, key=len, reverse=True):
+        prose, count = defined[term].subn(" ", prose)
+        if count:
+            said.add(term)
+    return said
 
 
 def term_faults(texts: Mapping[str, str], glossary: Iterable[str]) -> list[str]:

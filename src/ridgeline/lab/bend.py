@@ -95,8 +95,7 @@ EXPERIMENT = Experiment(
     (
         "The best linear layer answers 0.5 to every corner of XOR, however many are stacked; two ReLUs get it right.",
         "Two linear layers 4 -> 16 -> 4 are one matrix of rank 4.",
-        "A trained model hardly minds another bend (ReLU for SiLU), but it minds having none, and having no layer "
-        "most.",
+        "A trained model hardly minds ReLU for SiLU. It minds having neither, and no feed-forward part most of all.",
     ),
     run,
     __file__,

@@ -88,10 +88,9 @@ EXPERIMENT = Experiment(
     "attention-by-hand",
     "What does attention compute?",
     (
-        "Query [1, 0] mixes the values [10, 0], [0, 10], [5, 5] to about [6, 4], and a query [0, 1] turns the mix "
-        "round.",
+        "A query [1, 0] mixes the values [10, 0], [0, 10], [5, 5] to about [6, 4]; [0, 1] turns the mix round.",
         "In a model the shares of every head form a triangle: no token looks at a later one, and each row sums to 1.",
-        "Scores that are not divided by the square root of their width let one of 32 random keys take nearly all.",
+        "Without division by the square root of the width, one of 32 random keys takes nearly all.",
     ),
     run,
     __file__,

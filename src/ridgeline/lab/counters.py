@@ -110,9 +110,9 @@ EXPERIMENT = Experiment(
     "What does a scheduler do?",
     (
         "A request is always one position behind what it knows, or more; no step exceeds its budget.",
-        "A prompt is a long way to catch up, in pieces; an answer is the same with one position a step.",
-        "Where memory gets short, one that has computed little falls back to nothing, and forgets no token.",
-        "Nobody sees any of it in the tokens: they are those of a request that is alone.",
+        "A prompt has a long way to catch up, in pieces. An answer does the same with one position in each step.",
+        "When memory runs out, the youngest request falls back to nothing computed, and forgets no token.",
+        "The tokens show nothing of it: each request gets those that it gets alone.",
     ),
     run,
     __file__,

@@ -91,9 +91,9 @@ EXPERIMENT = Experiment(
     "two-stacks",
     "What does an encoder-decoder do that a decoder alone does not?",
     (
-        "Another last word changes the first row of the encoder, and nothing of the first row of a decoder.",
-        "The decoder looks at the word that it translates, also where French has another order than English.",
-        "A token that is written reads half of the weights; in a decoder-only model nearly all of them.",
+        "Another last word changes the first row of an encoder. It does not change the first row of a decoder.",
+        "The decoder looks at the word that it translates, even where French has another word order.",
+        "To write a token it reads half of the weights. A decoder-only model reads nearly all of them.",
     ),
     run,
     __file__,

@@ -28,11 +28,14 @@ class Words:
         self.rows = table.float() - table.float().mean(0)
 
     def pieces(self, word: str) -> list[int]:
-        """The tokens of a word after a space."""
-        return self.tokenizer.encode(f" {word}", add_special=False, parse_special=False)
+        """The tokens of a word inside a text: behind another, since some tokenizers begin every text with a space."""
+        before, both = (
+            self.tokenizer.encode(text, add_special=False, parse_special=False) for text in ("a", f"a {word}")
+        )
+        return both[len(before) :]
 
     def token(self, word: str) -> int:
-        """The one token of a word after a space. Raises ValueError where it has several."""
+        """The one token of a word inside a text. Raises ValueError where it has several."""
         ids = self.pieces(word)
         if len(ids) != 1:
             raise ValueError(f"{word!r} is {len(ids)} tokens here, and no row of the table is its own; take another")
@@ -95,7 +98,7 @@ EXPERIMENT = Experiment(
     "Is meaning a direction?",
     (
         "Six sums such as boy - he + she come out nearest to the word that a person would say.",
-        "There is no queen: in a vocabulary of 2,048 she is no token of her own, and king - he + she finds a princess.",
+        "There is no queen: the word is no token in a vocabulary of 2,048, and king - he + she finds a princess.",
     ),
     run,
     __file__,

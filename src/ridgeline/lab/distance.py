@@ -87,8 +87,8 @@ EXPERIMENT = Experiment(
     "What does a score know of distance?",
     (
         "It knows how far apart the two are, and not where: the same query and key score the same anywhere in a text.",
-        "Of two that are alike the score is best at no distance, and falls.",
-        "In a text as long as the model reads the first pair of entries turns dozens of times, the last hardly at all.",
+        "Two equal vectors score best at distance 0, and less further apart.",
+        "In the longest text, the first pair of entries turns dozens of times, and the last hardly at all.",
         "A head that looks at the token before it has learned a query and a key whose score is best at distance 1.",
     ),
     run,

@@ -110,10 +110,10 @@ EXPERIMENT = Experiment(
     "flash",
     "Why does nobody write down the scores of attention?",
     (
-        "A softmax can be made in tiles of any size, without all scores at any time; the result is the same.",
+        "Softmax in tiles of any size gives the same result, and never has all scores in memory.",
         "The scores of a layer grow with the square of the prompt: gigabytes at 8,192 tokens, a terabyte at 128k.",
-        "What is near the arithmetic of an H100 (registers, shared memory, L2) holds scores of some hundred tokens.",
-        "Sent through memory, scores keep attention memory-bound at every length; it takes several times as long.",
+        "The memory on the chip of an H100 (registers, shared memory, L2) holds scores of some hundred tokens.",
+        "Writing scores to memory keeps attention memory-bound at every length. It takes several times as long.",
     ),
     run,
     __file__,

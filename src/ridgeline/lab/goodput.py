@@ -80,8 +80,8 @@ EXPERIMENT = Experiment(
     "How much traffic does a card carry?",
     (
         "Past a certain rate a card answers as many as before, and hardly one of them in time.",
-        "Between nearly all in time and nearly none lies less than a third more traffic.",
-        "A step of few positions cannot keep up with prompts; one of many makes everybody wait for one step.",
+        "Less than a third more traffic turns nearly all in time into nearly none.",
+        "Steps of few positions cannot keep up with prompts. Steps of many make everybody wait for one step.",
     ),
     run,
     __file__,

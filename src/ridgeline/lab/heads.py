@@ -107,9 +107,9 @@ EXPERIMENT = Experiment(
     "What have heads become?",
     (
         "One looks at its own token, one at the token before, one at the first: each over three times as much as most.",
-        "In another story the same heads do it: a role belongs to a head, not to a text.",
-        "Of tokens that come a second time none finds well what followed the first time: `tales` hardly copies.",
-        "Any layer after the first can do without attention, nearly; three together cannot, and the first cannot.",
+        "The same heads do so in another story: a role belongs to a head, not to a text.",
+        "No head finds well what followed a token the first time: `tales` hardly copies.",
+        "Any one layer but the first can nearly do without attention. The first cannot, nor can three together.",
     ),
     run,
     __file__,

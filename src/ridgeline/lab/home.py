@@ -92,8 +92,8 @@ EXPERIMENT = Experiment(
     "Where does this machine turn?",
     (
         "A product of one row waits for memory, one of 128 for arithmetic: the ridge is between them.",
-        "So many rows run at over four times the FLOP/s of one: the matrix is read once for all.",
-        "No point lies above its roof, but for a tenth of doubt.",
+        "128 rows run at over four times the FLOP/s of one: they read the matrix once for all.",
+        "No point is above its roof by more than a tenth.",
     ),
     run,
     __file__,

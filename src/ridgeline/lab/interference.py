@@ -86,7 +86,7 @@ EXPERIMENT = Experiment(
     "interference",
     "Who waits when a long prompt arrives?",
     (
-        "If it runs at once, everybody else waits more than twenty of their usual steps for one token.",
+        "If it runs at once, everybody else waits for one token as long as for more than twenty usual steps.",
         "The smaller the budget of a step, the less they wait, and the later the prompt has its first token.",
         "A budget of 2,048 costs the prompt less than a seventh and spares the others more than two thirds of the "
         "wait.",

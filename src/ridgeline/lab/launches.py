@@ -103,8 +103,8 @@ EXPERIMENT = Experiment(
     "What does it take to ask for a kernel?",
     (
         "A decode step calls the same kernels each time. Called again without Python they give the same logits.",
-        "For a small model Python takes longer to ask for them than they take.",
-        "On a card a kernel of `tales` would be over, at best, long before the next can be launched; one of an 8B not.",
+        "For a small model, Python takes longer to launch the kernels than they take to run.",
+        "On a card, a kernel of `tales` could end long before the next can be launched. One of an 8B could not.",
     ),
     run,
     __file__,

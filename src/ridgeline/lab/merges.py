@@ -108,10 +108,10 @@ EXPERIMENT = Experiment(
     "merges",
     "Where do tokens come from?",
     (
-        "Each rule joins the commonest pair, and none that comes later was more frequent.",
-        "The first quarter of the rules makes the text shorter by more than all that follow.",
+        "Each rule joins the commonest pair, and no later pair was more frequent.",
+        "The first quarter of the rules shortens the text more than all the others.",
         "The rules of `tales`, applied by hand in the order in which they were learned, give its tokenizer's tokens.",
-        "A frequent word is one token; a rare one stays in pieces, and so does a queen where tales have princesses.",
+        "A frequent word is one token. A rare one stays in pieces, as queen does where stories have princesses.",
     ),
     run,
     __file__,

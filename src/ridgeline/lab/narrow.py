@@ -86,7 +86,7 @@ EXPERIMENT = Experiment(
     (
         "Eight bits change a story's loss by less than 0.02 nats a token.",
         "From three bits down, a scale for each 32 numbers keeps more than a scale for each row.",
-        "Two bits are too few either way: with a scale a row the loss more than doubles.",
+        "Two bits are too few either way: with a scale for each row the loss more than doubles.",
     ),
     run,
     __file__,

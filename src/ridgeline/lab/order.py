@@ -60,7 +60,7 @@ EXPERIMENT = Experiment(
     (
         "Without rotation and without a mask it does not: a sentence is a set of words, in every layer.",
         "The causal mask alone tells the order, but only from the second layer on: the first still sees a set.",
-        "With rotation the first layer knows.",
+        "With rotation the first layer already knows.",
         "A trained model without its rotations loses the thread: the loss of a story rises by more than half.",
     ),
     run,

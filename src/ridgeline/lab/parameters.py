@@ -70,8 +70,8 @@ EXPERIMENT = Experiment(
     "What does a config.json say of a model's size?",
     (
         "Eight numbers are enough: a sum by hand and the model that is built agree to the last parameter.",
-        "The larger the model, the more of it is feed-forward, and the less is tables.",
-        "With keys for each of its 128 heads, as a text walks through it, the 405B would be a model of 469 billion.",
+        "In larger models the feed-forward share is larger, and that of the tables is smaller.",
+        "With a KV head for each of its 128 heads, as a text has it, the 405B would have 469 billion parameters.",
     ),
     run,
     __file__,

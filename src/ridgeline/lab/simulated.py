@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     "What does a simulation know that a formula does not?",
     (
         "The same requests give the same run, to the last nanosecond.",
-        "At low load a formula says as much; at seven tenths of what a card can do it is more than a tenth off.",
+        "At low load a formula says the same. At seven tenths of a card's capacity it is more than a tenth off.",
         "At the same average rate, requests that come in bursts wait far longer than those that come evenly.",
     ),
     run,

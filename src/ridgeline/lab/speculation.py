@@ -82,8 +82,8 @@ EXPERIMENT = Experiment(
     "What does guessing ahead gain?",
     (
         "Guesses that the model checks leave every token as it was, and save a fifth of the steps.",
-        "For one user, checking five positions costs hardly more than one: the weights are read once for all.",
-        "With three guesses of five right one user is served twice as fast; with many users and poor guesses it loses.",
+        "For one user, checking five positions costs hardly more than one: they read the weights once.",
+        "If three guesses in five are right, one user is served twice as fast. Many users and poor guesses lose.",
     ),
     run,
     __file__,

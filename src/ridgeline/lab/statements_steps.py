@@ -73,8 +73,8 @@ def many_users(ledger: Ledger) -> Iterator[Statement]:
     steps = ", ".join(f"{step.name} {step.takes / 2**30:.2f}" for step in users.steps)
     yield Statement(
         "users-on-24-gb", 5, "24 GB hold 8B in bf16; 8 GB are left, 256 MB a user of 2,000 tokens: about 30 users.",
-        f"{users.users}: of {users.total / 2**30:.2f} GiB go {steps}; {users.steps[-1].left / 2**30:.2f} are left.",
-        "Activations, the driver and its graphs, and a reserve live there too; and the box counts GB, the driver GiB.",
+        f"{users.users}: {users.total / 2**30:.2f} GiB less {steps} leaves {users.steps[-1].left / 2**30:.2f}.",
+        "A reserve, activations, the driver and its graphs take memory too. The units help a little: 16 GB are 15 GiB.",
         {"users": users.users, "left": users.steps[-1].left, "texts": users.texts.users},
     )  # fmt: skip
     load = ledger.plan(_SMALL, "a100-sxm-80gb", 1500, 1000).serving.load(32)

@@ -66,7 +66,7 @@ EXPERIMENT = Experiment(
     "What does a mixture of experts save?",
     (
         "A batch of T tokens touches E(1-(1-k/E)^T) experts; throwing dice gives the same.",
-        "Of Qwen3-235B a token takes less than a tenth, and a step of 32 tokens still reads more than four fifths.",
+        "A token uses less than a tenth of Qwen3-235B, but a step of 32 tokens reads more than four fifths of it.",
         "A trained router is not balanced: the built-in mixture touches somewhat fewer than dice would.",
     ),
     run,

@@ -54,7 +54,7 @@ EXPERIMENT = Experiment(
     "two-places",
     "Is a word the same in two sentences?",
     (
-        "As it enters, it is exactly the same: one row of the table, cosine 1.",
+        "It enters exactly the same: one row of the table, cosine 1.",
         "The layers pull the two apart: further after the last than after the first, for every word.",
     ),
     run,

@@ -91,8 +91,8 @@ EXPERIMENT = Experiment(
     "What happens to a token on its way?",
     (
         "A text becomes a list of numbers, fewer than a third of its letters, and comes back as it was.",
-        "The word that is said in the end is nowhere at the beginning: it is decided on the way, layer by layer.",
-        "Of the table a token needs a single row; nearly all that is read for it are the matrices of the layers.",
+        "The final word is far down in the ranking at first: the model decides on it on the way, layer by layer.",
+        "A token needs a single row of the table. Nearly all that it reads are the matrices of the layers.",
     ),
     run,
     __file__,

@@ -32,8 +32,8 @@ constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t HALF = MAX_ROWS * OUTPUTS;             // sums of half a panel
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
 
-// What a tile prefetches of W: into the second cache what stands so far ahead, at one step in so many, of which `turn` come before
-// the first; what one tile asks for at once, the others' lines wait behind.
+// What a tile prefetches of W: into the second cache what stands so far ahead, at one step in so many, of which `turn` come
+// before the first; what one tile asks for at once, the others' lines wait behind.
 template <class Weight> struct FetchAhead {
     const Weight* const* w;
     int64_t ahead, turn, turns;
@@ -58,10 +58,11 @@ template <class Weight> struct FetchNext : FetchAhead<Weight> {
 };
 
 // to[r][o] += x[r] . w[o] for a panel, of which so many halves are there, and any number of rows; the sums of the second half
-// are HALF behind those of the first. ahead: how far from w to prefetch, 0 for nothing; next: how far what is multiplied next.
+// are HALF behind those of the first. ahead: how far from w to prefetch, 0 for nothing; next: how far what is multiplied
+// next stands.
 template <class Dots, class Number, class Weight>
-inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs, int64_t ahead,
-                  int64_t next, float* to) {
+inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
+                  int64_t ahead, int64_t next, float* to) {
     const int64_t count = (rows + Dots::ROWS - 1) / Dots::ROWS;
     int64_t r = 0;
     auto both = [&]<int R>(int64_t turn) {
