@@ -1,6 +1,6 @@
 """Whether less is never more: a lower price never lowers the capacity, more pages never add preemptions.
 
-    python benchmarks/simulate_monotone.py TRACE [--model llama-3-8b] [--device h100-sxm]
+    python benchmarks/simulate_monotone.py TRACE [--model llama-3-8b] [--device h100-sxm] [--windows 0 1 2]
 
 Eight windows of a recorded trace, as of simulate_advice.py. A line says the capacity (99 % within TTFT 1 s and TPOT
 50 ms) at nine tenths of the price, at it and at eleven tenths, and the preemptions with 900, 1,200, 1,600 and 3,000
@@ -45,12 +45,13 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--model", default="llama-3-8b")
     parser.add_argument("--device", default="h100-sxm")
+    parser.add_argument("--windows", type=int, nargs="+", default=range(8))
     args = parser.parse_args()
     card, last = load_card(args.device), 0
     case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
     for request in read_trace(args.trace):
         last = request.at
-    for number in range(8):
+    for number in args.windows:
         requests = window(args.trace, last / 1e9 * number / 8, SPEED)
         rate, machine = len(requests) / SECONDS, machine_of(case, Limits())
         found = [capacity(partial(at, machine, requests, factor), rate, 0.0).rate.mid for factor in FACTORS]

@@ -1,13 +1,14 @@
 """A simulated server beside the real one: `serve` under `bench serve`, and `simulate` of the same requests.
 
     ridgeline calibrate --threads 1
-    python benchmarks/simulate_real.py tales even [--seconds 45] [--repeats 3]
+    python benchmarks/simulate_real.py tales even bursts azure [--seconds 45] [--repeats 3]
 
-The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks
-ten times: what passes between two steps, and before and after the engine, is taken from that. Then a trace is replayed
-so many times, each time with other prompts of the same lengths, a probe of the machine beside each run. It is simulated
-from its lengths and moments, with the pages and limits that the server says it has, at the calibrated price: nothing is
-fitted to the runs. TTFT is the client's, from the intended moment. Printed are rows of benchmarks/simulate.md.
+The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks,
+and then eight: what passes between two steps, and what a request, a step, a token and an answer take of the other core,
+is taken from that (costs_of). Then each trace is replayed so many times, each time with other prompts of the same
+lengths, a probe of the machine beside each run. It is simulated from its lengths and moments, with the pages and limits
+that the server says it has, at the calibrated price: nothing is fitted to the runs. TTFT is the client's, from the
+intended moment. Printed are rows of benchmarks/simulate.md.
 """
 
 import argparse
@@ -40,6 +41,8 @@ from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, price_error
 from ridgeline.simulate.findings import FIGURES, Findings, simulate
+from ridgeline.simulate.fleet import Fleet
+from ridgeline.simulate.front import Between, Front
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
@@ -71,6 +74,13 @@ LOADS = {
     "tales": Load(Uniform(20, 120), Uniform(20, 120), 20.0, 16.0, 8.0),
     "0.6 B": Load(Uniform(16, 64), Uniform(8, 24), 1.0, 32.0, 0.25),
 }
+
+
+IDLE = {
+    "tales": ((1, 60, 10), (1, 120, 60), (1, 2, 60), (8, 120, 80)),
+    "0.6 B": ((1, 4, 2), (1, 24, 8), (1, 2, 8), (4, 24, 12)),
+}
+"""Users, tokens of an answer and requests before the traces: to become warm, then as costs_of takes them."""
 
 
 def requests_of(kind: str, load: Load, seconds: float) -> Iterator[TraceRequest]:
@@ -131,14 +141,21 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def bench(server: Server, csv_file: Path, vocabulary: int, *load: str) -> list[dict[str, str]]:
-    """One run of the client: its lines."""
-    command = [sys.executable, "-m", "ridgeline", "bench", "serve", server.url, *load]
+def bench(server: Server, csv_file: Path, vocabulary: int, *load: str) -> tuple[list[dict[str, str]], float]:
+    """One run of the client: its lines, and processor seconds of server and client."""
+    command = [sys.executable, "-m", "ridgeline", "bench", "serve", server.url, *load, "--json", "--warmup", "0"]
     command += ["--token-ids", str(vocabulary), "--csv", str(csv_file), "--force", "--processes", "1"]
-    own_core = partial(os.sched_setaffinity, 0, {CORES[1]})
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, preexec_fn=own_core)
+    own_core, before = partial(os.sched_setaffinity, 0, {CORES[1]}), processor_nanoseconds(server.pid)
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=own_core).stdout
+    metrics = json.loads(told)["metrics"]
+    seconds = (processor_nanoseconds(server.pid) - before) / 1e9 + metrics["client_cpu"] * metrics["duration"]
     with csv_file.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file)), seconds
+
+
+def processor_nanoseconds(pid: int) -> int:
+    """That all threads of a process have taken."""
+    return sum(int((each / "schedstat").read_text().split()[0]) for each in Path(f"/proc/{pid}/task").iterdir())
 
 
 def limits_of(server: Server) -> dict[str, int]:
@@ -162,29 +179,63 @@ def share_of(steps: Sequence[dict[str, float]]) -> float:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """What one user alone meets beside the engine's steps: seconds between two of them, and of TTFT before and after
-    the engine."""
+class Phase:
+    """Requests to a server that nobody else asks: what the client wrote of each, the engine's steps meanwhile, and
+    processor seconds of server and client."""
 
-    between: float
-    around: float
+    rows: Sequence[dict[str, str]]
+    steps: Sequence[dict[str, float]]
+    seconds: float
 
-    @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], steps: Sequence[dict[str, float]]) -> "Edges":
-        """Of what the client wrote, and what `serve --record` did meanwhile."""
-        gaps = [
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(int(row["output_tokens"]) for row in self.rows)
+
+    @property
+    def batch(self) -> float:
+        """Sequences of a step, on average."""
+        return statistics.mean(step["sequences"] for step in self.steps)
+
+    def gap(self, *, prompts: bool) -> float:
+        """Seconds before a step in the midst of others, those that begin a prompt or the others; the mean, for they add
+        up."""
+        return statistics.mean(
             after["at"] - before["at"] - before["seconds"]
-            for before, after in pairwise(steps)
-            if after["positions"] == 1 == before["positions"]
-        ]
-        around = [float(row["service_ttft"]) - float(row["server_ttft"]) for row in rows]
-        return cls(statistics.median(gaps), statistics.median(around))
+            for before, after in pairwise(self.steps)
+            if before["running"] and (after["positions"] > after["sequences"]) == prompts
+        )
+
+    @property
+    def around(self) -> float:
+        """Seconds of a first token that are not the engine's; the median. Nobody is before a request of one user."""
+        return statistics.median(
+            float(row["service_ttft"]) - float(row["server_ttft"]) + float(row["server_queue"]) for row in self.rows
+        )
+
+
+def costs_of(long: Phase, short: Phase, several: Phase) -> tuple[Between, Front]:
+    """What a server takes beside its engine's steps: of one user with long answers and with short ones, and of several
+    users. All of it is idle time that is told apart: nothing of a trace is in it."""
+    each = (long.seconds - short.seconds) / (long.tokens - short.tokens)  # a step and its one token
+    request = (short.seconds - each * short.tokens) / len(short.rows)
+    shared = (several.seconds - request * len(several.rows)) / several.tokens
+    step = max(0.0, (each - shared) / (1 - 1 / several.batch))
+    sequence = max(0.0, (several.gap(prompts=False) - long.gap(prompts=False)) / (several.batch - 1))
+    arrival = max(0.0, several.gap(prompts=True) - several.gap(prompts=False))
+    read = max(0.0, long.around - each - arrival)
+    between = Between(*map(_nanoseconds, (long.gap(prompts=False) - sequence, sequence, arrival)))
+    return between, Front(*map(_nanoseconds, (read, step, each - step, max(0.0, request - read))))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 # -- the simulated one ------------------------------------------------------------------------------------------------
 
 
-def simulated(model: str, trace: Path, limits: dict[str, int], between: float) -> Findings:
+def simulated(model: str, trace: Path, limits: dict[str, int], between: Between, front: Front) -> Findings:
     """The same requests to the same limits, on this processor's price with one thread."""
     device = this_device(1)
     case = ModelCache(read_config(model)).case(Setup(device, engine=load_engine("ridgeline")))
@@ -194,10 +245,11 @@ def simulated(model: str, trace: Path, limits: dict[str, int], between: float) -
         context=limits["context"],
         pages=limits["pages"],
         page_size=limits["page_size"],
-        between=round(between * 1e9),
+        between=between,
     )
     error = price_error(case.device, 1)
-    return simulate(Asked(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0))
+    fleet = Fleet(front=front)
+    return simulate(Asked(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0, fleet))
 
 
 def row(cells: Iterable[object]) -> str:
@@ -208,25 +260,25 @@ def row(cells: Iterable[object]) -> str:
 def at_pace(found: Findings, share: float) -> Metrics:
     """The same requests where steps take so many times what they are priced at."""
     asked = found.asked
-    return measure(run(asked.machine, asked.offered(), share), None, open_loop=True)
+    return measure(run(asked.machine, asked.offered(), share, fleet=asked.fleet), None, open_loop=True)
 
 
-def table(name: str, kind: str, runs: Sequence[Real], found: Findings, around: float) -> Iterator[str]:
+def table(name: str, kind: str, runs: Sequence[Real], found: Findings) -> Iterator[str]:
     """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
-    how far where each run is simulated at the pace of its own steps. around: seconds of TTFT beside the engine's."""
+    how far where each run is simulated at the pace of its own steps."""
     milli = 1e3
     throughput = FIGURES["tokens_per_second"](found)
     assert throughput is not None
     paced = [at_pace(found, each.share) for each in runs]
     lines = []
-    for metric, latency, more, real in (
-        ("TTFT p50", "TTFT", around, [statistics.median(each.ttft) for each in runs]),
-        ("TPOT p50", "TPOT", 0.0, [statistics.median(each.tpot) for each in runs]),
+    for metric, latency, real in (
+        ("TTFT p50", "TTFT", [statistics.median(each.ttft) for each in runs]),
+        ("TPOT p50", "TPOT", [statistics.median(each.tpot) for each in runs]),
     ):
         at, own = found.latency(latency, 50), [each.latency(latency, 50) for each in paced]
         if at is not None:
-            low, mid, high = ((each + more) * milli for each in (at.low, at.mid, at.high))
-            expected = [(each.mid + more) * milli for each in own if each is not None]
+            low, mid, high = (each * milli for each in (at.low, at.mid, at.high))
+            expected = [each.mid * milli for each in own if each is not None]
             lines.append((metric, low, mid, high, [each * milli for each in real], expected))
     real = [each.tokens_per_second for each in runs]
     own = [each.tokens_per_second for each in paced]
@@ -241,11 +293,11 @@ def table(name: str, kind: str, runs: Sequence[Real], found: Findings, around: f
 
 
 def main() -> None:
-    """Print the rows of one model and trace."""
+    """Print the rows of one model and some traces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="tales, or the folder of a checkpoint of 0.6 B parameters")
-    parser.add_argument("trace", choices=["even", "bursts", "azure"])
-    parser.add_argument("--seconds", type=float, default=45, help="of the trace")
+    parser.add_argument("traces", choices=["even", "bursts", "azure"], nargs="+")
+    parser.add_argument("--seconds", type=float, default=45, help="of each trace")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -254,39 +306,45 @@ def main() -> None:
     probe = Probe(timer, beyond_caches(stated_caches(1)))
     with tempfile.TemporaryDirectory() as folder:
         for line in beside(args, name, probe, calibration.pace, Path(folder)):
-            print(line)
+            print(line, flush=True)
 
 
 def beside(args: argparse.Namespace, name: str, probe: Probe, usual: Pace, folder: Path) -> Iterator[str]:
     """Run and simulate; what there is to print."""
     record, lines, trace = folder / "record.jsonl", folder / "run.csv", folder / "trace.csv"
     load, vocabulary = LOADS[name], read_config(args.model).values["vocab_size"]
-    write_trace(trace, requests_of(args.trace, load, args.seconds))
     with serving([args.model, "--threads", "1", "--record", str(record)]) as server:
         pin(server.pid, CORES[1])
         pin(server.engine, CORES[0])
-        lengths = ("--input", str(load.given.low), "--output", str(load.made.high))
-        alone = bench(server, lines, vocabulary, "--concurrency", "1", "--requests", "10", *lengths, "--seed", "0")
-        steps = steps_in(record)
-        edges, taken = Edges.of(alone, steps), len(steps)
-        found = simulated(args.model, trace, limits_of(server), edges.between)
-        probes, runs, count = [probe().over(usual)], [], 0
-        for seed in range(args.repeats):
-            asked = ("--trace", str(trace), "--duration", "600s", "--seed", str(seed + 1))  # longer than any trace
-            rows = bench(server, lines, vocabulary, *asked)
-            probes.append(probe().over(usual))
-            steps, count = steps_in(record), len(rows)
-            runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps[taken:])))
+        given, taken, phases = f"uniform:{load.given.low}:{load.given.high}", 0, []
+        for users, answer, count in IDLE[name]:
+            alone = ("--concurrency", str(users), "--requests", str(count), "--input", given, "--output", str(answer))
+            rows, seconds = bench(server, lines, vocabulary, *alone, "--seed", str(len(phases)))
+            steps = steps_in(record)
+            phases.append(Phase(rows, steps[taken:], seconds))
             taken = len(steps)
-    shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
-    yield (
-        f"{name}, {args.trace}: {count} requests, {found.verdict}, busy {found.metrics.steps.busy:.0%}, batch "
-        f"{found.metrics.steps.batch:.2f}; {failed} failed in {len(runs)} runs; between steps "
-        f"{edges.between * 1e3:.3f} ms, around the engine {edges.around * 1e3:.2f} ms; of the price steps took {shares}"
-    )
-    for at in probes:
-        yield f"pace: launch x{at.launch:.2f}, compute x{at.compute:.2f}, memory x{at.memory:.2f}"
-    yield from table(name, args.trace, runs, found, edges.around)
+        between, front = costs_of(*phases[1:])
+        yield f"{name}: {between}, {front}"
+        for kind in args.traces:
+            write_trace(trace, requests_of(kind, load, args.seconds))
+            found = simulated(args.model, trace, limits_of(server), between, front)
+            probes, runs, count = [probe().over(usual)], [], 0
+            for seed in range(args.repeats):
+                asked = ("--trace", str(trace), "--duration", "600s", "--seed", str(seed + 10))  # longer than any trace
+                rows, _ = bench(server, lines, vocabulary, *asked)
+                probes.append(probe().over(usual))
+                steps, count = steps_in(record), len(rows)
+                runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps[taken:])))
+                taken = len(steps)
+            shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
+            shown = found.metrics.steps
+            yield (
+                f"{name}, {kind}: {count} requests, {found.verdict}, busy {shown.busy:.0%}, batch {shown.batch:.2f}; "
+                f"{failed} failed in {len(runs)} runs; of the price steps took {shares}"
+            )
+            for at in probes:
+                yield f"pace: launch x{at.launch:.2f}, compute x{at.compute:.2f}, memory x{at.memory:.2f}"
+            yield from table(name, kind, runs, found)
 
 
 if __name__ == "__main__":

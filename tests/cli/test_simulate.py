@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cli.running import FAULT, OK, USAGE, Run, assert_one_line
-from ridgeline.cli.simulate_options import TrafficFlags
+from ridgeline.cli.simulate_traffic import TrafficFlags
 from support.planned import TINY
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -219,9 +220,10 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--users", "2", "--advise", "--slo", "ttft=1s"), "--advise compares"),
         (("--rate", "5", "--divide", "2"), "--divide compares"),
         (("--rate", "5", "--slo", "ttft=1s", "--divide", "65"), "--divide is 65; it must be from 1 to 64"),
-        (("--users", "5", "--slo", "ttft=1s", "--divide", "2"), "give --slo, and --rate or --trace"),
-        (("--capacity", "--slo", "ttft=1s", "--divide", "2"), "--rate or --trace without --capacity"),
-        (("--capacity", "--slo", "ttft=1s", "--advise"), "--rate or --trace without --capacity"),
+        (("--users", "5", "--slo", "ttft=1s", "--divide", "2"), "give --rate or --trace in place of --users"),
+        (("--capacity", "--slo", "ttft=1s", "--divide", "2"), "leave --capacity out"),
+        (("--capacity", "--slo", "ttft=1s", "--advise"), "leave --capacity out"),
+        (("--rate", "5", "--advise"), "good: give --slo, like ttft=1s,tpot=50ms"),
         (("--rate", "5", "--slo", "ttft=1s", "--divide", "2", "--also", "l40s"), "--divide is of equal replicas"),
         (("--capacity",), "give --slo"),
         (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
@@ -246,7 +248,10 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--router", "prefix"), "give another"),
         (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--storage", "fast"), "--storage is 'fast'"),
         (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--start-up", "5"), "--start-up is '5'"),
-        (("--rate", "5", "--between-steps", "5"), "--between-steps is '5'; write a time above 0"),
+        (("--rate", "5", "--between-steps", "5"), "--between-steps has '5'; write it like 110us+20us/sequence"),
+        (("--rate", "5", "--between-steps", "5us/token"), "--between-steps has '5us/token'; write it like"),
+        (("--rate", "5", "--front", "5us"), "--front has '5us'; write it like 2.6ms/request+190us/step"),
+        (("--rate", "5", "--front", "5us/step+6us/step"), "--front says step twice"),
         (("--rate", "5", "--profile", "wave"), "--profile is 'wave'; write ramp:4:60s"),
         (("--users", "5", "--profile", "ramp:4:60s"), "--profile is how --rate changes"),
         (
@@ -275,3 +280,39 @@ def test_what_continues_no_text_is_refused(ridgeline: Run, model: str) -> None:
     assert_one_line(
         ridgeline("simulate", "llama-3.1-70b", "--device", "rtx-4090", "--rate", "1"), USAGE, "do not fit", "GiB"
     )
+
+
+def recorded(folder: Path) -> Path:
+    lines: list[dict[str, object]] = [{"kind": "ridgeline-record", "format": 1, "page_size": 16}]
+    for place in range(60):
+        own = {"class": "batch"} if place % 4 == 0 else {"class": "chat"}
+        lines.append({"kind": "request", "at": place / 5, "input": 50, "output": 9, "pages": [], **own})
+    path = folder / "requests.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_classes_of_a_trace_are_held_to_their_own(ridgeline: Run, model: str, tmp_path: Path) -> None:
+    ask = partial(ridgeline, "simulate", model, *QUICK, "--trace", str(recorded(tmp_path)))
+    ended = ask("--slo", "chat:ttft=1s", "--slo", "batch:e2e=0.01us")
+    assert ended.code == OK, ended.err
+    assert "Classes of requests" in ended.out
+    assert "missed" in ended.out
+    slos = ("--slo", "chat:ttft=1s", "--slo", "batch:e2e=10s")
+    kept_both = ask(*slos, "--require", "chat:good_share>50%", "--require", "batch:e2e_p50<1s", "--json")
+    assert kept_both.code == FAULT, "of 15 requests there is no median"
+    assert "batch:e2e_p50<1s is not kept" in kept_both.out + kept_both.err
+    assert "chat:good_share" not in kept_both.err
+    for wrong, says in (
+        (("--slo", "vip:ttft=1s"), "names class 'vip', which no request of this traffic has; there is batch, chat"),
+        (("--slo", "ttft=1s", "--slo", "tpot=1s"), "given twice without a class"),
+        (("--slo", "a:ttft=1s", "--slo", "a:tpot=1s"), "given twice for a"),
+        (("--slo", ":ttft=1s"), "write the class before the colon"),
+        (("--slo", "batch:"), "--slo has ''"),
+        (("--slo", "batch:ttft=5"), "a time without a unit"),
+        (("--require", "batch:busy>1%"), "--require names 'busy'; there is ttft_p50"),
+        (("--require", "batch:ttft_p50<9"), "give a time with its unit"),
+        (("--turns", "3"), "--turns is of questions that are drawn"),
+        (("--turns", "0"), "--turns is 0; it must be at least 1"),
+    ):
+        assert_one_line(ask(*wrong), USAGE, says)

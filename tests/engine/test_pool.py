@@ -479,32 +479,38 @@ def test_a_root_tells_equal_tokens_apart() -> None:
     ledger.check()
 
 
-def test_pages_with_names_are_found_by_them_and_no_token_is_looked_at() -> None:
-    """A trace has the hashes of blocks and no tokens."""
+def test_blocks_with_names_are_found_by_them_and_looked_at_once() -> None:
+    """A trace has names of blocks and no tokens: of a page only its last position is looked at, and where blocks begin.
+    What was sampled without a name is told apart by its ids, and what goes on with a name is found by it."""
+    looked = set[int]()
 
-    class Unread(Sequence[int]):
-        """A prompt that is known by its length."""
+    class Named(Sequence[int]):
+        """Blocks of 8 positions."""
 
-        def __init__(self, length: int) -> None:
-            self.length = length
+        def __init__(self, length: int, *names: int) -> None:
+            self.length, self.names = length, names
 
         def __len__(self) -> int:
             return self.length
 
         def __getitem__(self, index: Any) -> Any:
-            raise AssertionError("a token was looked at")
+            if isinstance(index, slice):
+                return tuple(self[at] for at in range(*index.indices(self.length)))
+            looked.add(index)
+            return -1 - self.names[index // 8]
 
     ledger = make_ledger((None, 6), 60, 4)
-    names = [bytes([block]) for block in range(5)]
-    assert ledger.admit(1, Unread(22), 0, names=names) == 0
+    assert ledger.admit(1, Named(22, 5, 6, 7), 0, block=8) == 0
     for end in (9, 18, 22):
         assert ledger.grow(1, end)
-        ledger.settle(1, Unread(22), end)
-    assert ledger.admit(2, Unread(20), 0, names=names) == 16, "the last page is computed again"
-    assert ledger.admit(3, Unread(15), 0, names=[*names[:2], b"other"]) == 8
-    assert ledger.grow(1, 24)
-    ledger.settle(1, [7] * 24, 24)  # pages beyond the prompt are named by the last name and their own tokens
-    assert ledger.admit(4, [*[0] * 20, 7, 7, 7, 7, 1, 1], 0, names=names) == 24
+        ledger.settle(1, Named(22, 5, 6, 7), end)
+    assert looked == {0, 8, 16, *range(3, 20, 4)}
+    assert ledger.admit(2, Named(20, 5, 6, 7), 0, block=8) == 16, "the last page is computed again"
+    assert ledger.admit(3, Named(15, 5, 9), 0, block=8) == 8
+    assert ledger.grow(1, 28)
+    ledger.settle(1, [*Named(22, 5, 6, 7)[:], 1, 1, *Named(28, 5, 6, 7, 8)[24:]], 28)
+    assert ledger.admit(4, Named(32, 5, 6, 7, 8), 0, block=8) == 20, "a page with ids is no block's"
+    assert ledger.admit(5, [*Named(22, 5, 6, 7)[:], 1, 1, *Named(32, 5, 6, 7, 8)[24:]], 0, block=8) == 28
     ledger.check()
 
 

@@ -14,7 +14,7 @@ from ridgeline.engine.request import Timing
 from ridgeline.engine.worker.messages import first_of
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.record import Recorder, _Lines
+from ridgeline.server.telemetry.record import Recorder, _Lines, _Names
 from ridgeline.traffic.trace import read_trace
 from server.scripted import INFO, Gate, Scripted, consume, live, turn
 
@@ -90,6 +90,32 @@ def test_the_recording_is_a_trace_to_be_replayed(tmp_path: Path) -> None:
         (0, 40, 1, 2, 16),  # given up before its first token: what is replayed has one
     ]
     assert requests[1].blocks[:2] == requests[0].blocks
+
+
+def test_an_answer_goes_on_with_the_pages_and_several_do_not(tmp_path: Path) -> None:
+    """40 tokens and an answer of 9 fill three pages; the next prompt, which begins with both, has their names. Of two
+    choices nobody knows which is gone on with."""
+
+    async def conversation(llm: Scripted, service: Service) -> None:
+        for number, request in ((1, live("a", 40)), (2, live("b", 40, n=2))):
+            task = asyncio.create_task(consume(service, request, b""))
+            await turn()
+            for token in range(9):
+                llm.token(number, 1.0, Timing(0), end=9 * (token == 8))
+            if number == 2:
+                llm.token(2, 1.0, Timing(0), choice=1, end=1)
+            await task
+        names = _Names(b"key", 16, b"")
+        names.extend([*range(1, 41), *[7] * 9])
+        whole = _Names(b"key", 16, b"")
+        for token in [*range(1, 41), *[7] * 9]:
+            whole.extend([token])
+        assert names.pages == whole.pages
+
+    one, two = of_kind(record(tmp_path / "traffic.jsonl", conversation), "request")
+    assert (len(one["pages"]), len(two["pages"])) == (3, 2)
+    assert one["pages"][:2] == two["pages"]
+    assert len(next(read_trace(tmp_path / "traffic.jsonl")).blocks) == 3
 
 
 def test_names_are_another_recordings_secret(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Small machines to simulate, and runs of them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.plan.case import Case
@@ -20,7 +21,7 @@ def machine(
     pages: int | None = 4000,
     on: Case = TINY_CASE,
     context: int | None = None,
-    **more: bool,
+    **more: Any,
 ) -> Machine:
     """A tiny Llama on the A100 of the texts."""
     return machine_of(on, limits or Limits(tokens=512, requests=32), pages=pages, context=context, **more)

@@ -31,7 +31,7 @@ def offered(rate: float) -> OpenLoop:
     return OpenLoop(bounded(drawn(poisson(rate, 3), LogNormal(400, 0.8), Uniform(5, 25), 3), 120, None))
 
 
-def rebuilt(limits: Limits) -> Machine:
+def rebuilt(limits: Limits, memory: float = 0.9) -> Machine:
     return machine(limits, pages=2000, on=EIGHT_B)
 
 
@@ -74,6 +74,28 @@ def test_it_says_why(advised: Advised) -> None:
     held = advised.own.metrics.steps.held["requests"]
     assert f"instead of {held:.0%}" in advised.sentence
     assert advised.best in advised.pareto
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_pages_are_asked_for_where_requests_wait_for_them() -> None:
+    """A share of memory that leaves more of them; where nobody waits for one it is not even tried."""
+
+    def on(limits: Limits, memory: float = 0.9, pages: int = 120) -> Machine:
+        more = {0.9: pages, 0.92: pages + 60, 0.95: pages + 400}[memory]
+        return machine(limits, pages=more, on=replace(EIGHT_B, setup=replace(EIGHT_B.setup, utilization=memory)))
+
+    one = replace(asked(20.0, "ttft=150ms,tpot=40ms", Limits(4096, 64)), machine=on(Limits(4096, 64)))
+    found = advise(one, on)
+    assert found.own.metrics.steps.held["pages"] > 0.05
+    assert found.worth
+    assert found.best.memory == 0.95
+    assert found.flags.endswith("--memory-utilization 0.95")
+    assert "KV pages" in found.sentence
+    assert {each.memory for each in found.options} == {0.9, 0.92, 0.95}
+    assert {each.memory for each in advise(one, on, shares=()).options} == {0.9}, "pages that are stated are a server's"
+    ample = partial(on, pages=4000)
+    rich = advise(replace(one, machine=ample(Limits(4096, 64))), ample)
+    assert {each.memory for each in rich.options} == {0.9}
 
 
 def test_nothing_is_said_where_nothing_differs() -> None:

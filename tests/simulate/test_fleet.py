@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import per_second
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import constant, poisson
 from ridgeline.traffic.lengths import Fixed, LogNormal, Uniform

@@ -18,12 +18,13 @@ from support.planned import case
 
 EOS = (38, 39, 40)
 REQUESTS = 200
+LONGEST = 150  # tokens of a prompt that is gone on with
 
 
 @dataclass(frozen=True)
 class Setting:
     """How an engine is set up, and what is asked of it. positions: that its KV memory holds. stems: prompts that begin
-    alike. aborts: the chance that some request is aborted before a step."""
+    alike. aborts: the chance that some request is aborted before a step. goes_on: that an answer is asked about."""
 
     config: dict[str, object]
     limits: Limits
@@ -31,6 +32,7 @@ class Setting:
     prefix_cache: bool = True
     stems: int = 0
     aborts: float = 0.0
+    goes_on: float = 0.0
 
 
 SETTINGS = {
@@ -38,12 +40,14 @@ SETTINGS = {
     "chunks of 64": Setting(LLAMA, Limits(tokens=96, requests=12, chunk=64), 900, prefix_cache=False),
     "equal beginnings": Setting(MIXED, Limits(tokens=48, requests=8), 300, stems=4),
     "short of pages": Setting(LLAMA, Limits(tokens=32, requests=10), 90, stems=3),
+    "conversations": Setting(LLAMA, Limits(tokens=48, requests=8, chunk=24), 1500, goes_on=0.7),
     "aborts": Setting(LLAMA, Limits(tokens=32, requests=8, chunk=16), 120, stems=3, aborts=0.1),
 }
 
 
 def record(setting: Setting) -> tuple[RecordedRun, Machine]:
-    """Two hundred requests, which come in bunches; and the machine that a simulation is to have."""
+    """Two hundred requests, which come in bunches; and the machine that a simulation is to have. Conversations go on
+    with what was asked and answered before."""
     model = small_model(setting.config)
     layout = kv_layout(model, 1e12, 4, most_tokens=setting.positions)
     engine = engine_around(
@@ -51,12 +55,19 @@ def record(setting: Setting) -> tuple[RecordedRun, Machine]:
     )
     run, draw = RecordedRun(engine), random.Random(1)
     stems = [[draw.randrange(38) for _ in range(draw.randint(9, 30))] for _ in range(setting.stems)]
-    waiting = REQUESTS
+    waiting, said = REQUESTS, dict[int, list[int]]()
     while waiting or engine.has_work:
         for _ in range(min(waiting, draw.choice((0, 0, 0, 1, 3)))):
             stem = draw.choice(stems) if stems else []
             own = [draw.randrange(38) for _ in range(draw.randint(1, 30))]
-            run.add([*stem, *own], replace(GREEDY, max_tokens=draw.randint(1, 30)))
+            over = [number for number in said if number not in engine.requests]
+            if over and draw.random() < setting.goes_on:
+                number = over[-1]
+                stem = [*said.pop(number), *run.answers[number]]
+            prompt = [*stem, *own]
+            number = run.add(prompt, replace(GREEDY, max_tokens=draw.randint(1, 30)))
+            if len(prompt) < LONGEST:
+                said[number] = prompt
             waiting -= 1
         if setting.aborts and engine.requests and draw.random() < setting.aborts:
             run.abort(draw.choice(sorted(engine.requests)))
@@ -74,6 +85,8 @@ def test_every_decision_is_the_same(name: str) -> None:
     assert len(set(run.made.values())) > 5, "answers end where the model ends them"
     if name == "equal beginnings":
         assert stats.reused_tokens > 1000
+    if name == "conversations":
+        assert stats.reused_tokens > 3000
     if name == "short of pages":
         assert stats.preemptions >= 20
     if name == "aborts":
@@ -83,6 +96,13 @@ def test_every_decision_is_the_same(name: str) -> None:
         assert simulated == recorded, f"step {steps}"
         steps += 1
     assert steps == len(run.steps) + 1
+
+
+def test_what_answers_said_is_part_of_it() -> None:
+    """Without the names of answers the next prompt of a conversation does not find their pages, and plans differ."""
+    run, machine = record(SETTINGS["conversations"])
+    run.answers = {number: [] for number in run.answers}
+    assert any(recorded != simulated for recorded, simulated in replay(machine, run))
 
 
 def test_another_length_is_another_decision() -> None:

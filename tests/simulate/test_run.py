@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 import ridgeline.simulate
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.work import Segment, Work
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Fixed, Uniform
@@ -156,6 +157,20 @@ def test_blocks_of_one_name_are_found() -> None:
     assert list(log.requests.cached) == [0, 32, 0, 0]
     assert log.totals is not None
     assert log.totals.found == 32
+
+
+def test_what_an_answer_said_is_found_by_the_next_question() -> None:
+    """Of 40 tokens and an answer of 30 all but the last have been computed, which are four full pages of 16; with names
+    of the prompt's pages alone two; of what follows another beginning none."""
+    said = tuple(f"{page}" for page in range(6))
+    first, second = TraceRequest(0, 40, 30, said[:5], 16), TraceRequest(10**9, 90, 2, said, 16)
+    assert list(simulated([first, second]).requests.cached) == [0, 64]
+    assert list(simulated([replace(first, blocks=said[:2]), second]).requests.cached) == [0, 32]
+    other = replace(second, blocks=("x", *said[1:]))
+    assert list(simulated([first, other]).requests.cached) == [0, 0]
+    # One block for a whole conversation says as much.
+    whole = [replace(one, blocks=("chat",), block=1 << 24) for one in (first, second)]
+    assert list(simulated(whole).requests.cached) == [0, 64]
 
 
 def test_users_ask_again_when_they_have_their_answer() -> None:

@@ -13,10 +13,11 @@ from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.advice import advice
 from ridgeline.simulate.answer import answer
 from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.findings import Findings, simulate
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of

@@ -8,10 +8,11 @@ import pytest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.findings import simulate
 from ridgeline.simulate.fleet import Fleet, Link, Split
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns, measure
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.simulate.together import together
 from ridgeline.traffic.arrivals import poisson

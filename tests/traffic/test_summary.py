@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ridgeline.traffic.percentiles import distribution, needed, weighted
+from ridgeline.traffic.percentiles import distribution, needed, weighted, wilson
 from ridgeline.traffic.record import COLUMNS, Record, columns
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.traffic.slo import SLO, parse_slo, parse_slos
 from ridgeline.traffic.steadiness import steadiness
 from ridgeline.traffic.summary import DEFINITIONS, summarise
 
@@ -203,6 +203,11 @@ def test_weights_are_repetitions() -> None:
 def test_objectives_are_read() -> None:
     assert parse_slo("ttft=200ms, tpot=0.05s,e2e=5s") == SLO(200 * MS, 50 * MS, 5000 * MS)
     assert str(parse_slo("tpot=50ms")) == "tpot 50 ms"
+    both = parse_slos(["ttft=1s", "batch: e2e=60s"])
+    assert both == SLO(1000 * MS, classes={"batch": SLO(e2e=60_000 * MS)})
+    assert str(both) == "ttft 1000 ms; batch: e2e 60000 ms"
+    assert both.of("batch").met(9000 * MS, None, 50_000 * MS)
+    assert not both.of("chat").met(9000 * MS, None, 50_000 * MS)
     assert not SLO()
 
 
@@ -243,3 +248,14 @@ def test_a_queue_that_grows_is_told_from_one_that_does_not() -> None:
     assert verdicts[0.6] <= 1
     assert steadiness([], [], 1.0) is None
     assert steadiness([(1.0, 1.0)] * 100, [(1.0, 1.0)] * 100, 1.0) is None
+
+
+@pytest.mark.parametrize("count", [1, 7, 60, 1000])
+def test_an_interval_of_a_share_is_wilsons(count: int) -> None:
+    """As scipy has it; of none and of all it has a width too."""
+    for good in {0, 1, count // 3, count - 1, count}:
+        expected = stats.binomtest(good, count).proportion_ci(0.95, method="wilson")
+        assert wilson(good / count, count) == pytest.approx((expected.low, expected.high), abs=1e-4)
+    assert wilson(1.0, count)[0] < 0.9999 < wilson(1.0, count)[1]
+    assert wilson(0.0, count)[1] > 0.0001 > wilson(0.0, count)[0]
+    assert wilson(0.0, 0) == (0.0, 1.0)

@@ -31,7 +31,10 @@ def test_azure(tmp_path: Path) -> None:
 
 def test_burst_gpt(tmp_path: Path) -> None:
     found = read(tmp_path, BURST_GPT + "5,ChatGPT,472,18,490,Conversation log\n5.5,GPT-4,10,0,10,API log\n")
-    assert found == [TraceRequest(0, 472, 18), TraceRequest(500_000_000, 10, 1)]
+    assert found == [
+        TraceRequest(0, 472, 18, slo_class="Conversation log"),
+        TraceRequest(500_000_000, 10, 1, slo_class="API log"),
+    ]
 
 
 def test_mooncake(tmp_path: Path) -> None:
@@ -51,8 +54,8 @@ def test_qwen_bailian(tmp_path: Path) -> None:
     """Seconds, blocks of 16 tokens; whether the last, which is not full, is named is left to the file."""
     found = read(tmp_path, bailian() + bailian(timestamp=2.25, chat_id=4, parent_chat_id=3, turn=2, hash_ids=[4]))
     assert found == [
-        TraceRequest(0, 20, 5, ("4", "9"), 16),
-        TraceRequest(750_000_000, 20, 5, ("4",), 16),
+        TraceRequest(0, 20, 5, ("4", "9"), 16, slo_class="text"),
+        TraceRequest(750_000_000, 20, 5, ("4",), 16, slo_class="text"),
     ]
 
 
@@ -63,9 +66,17 @@ def test_what_serve_records(tmp_path: Path) -> None:
         {"kind": "request", "at": 2.0, "input": 40, "output": 9, "pages": ["a", "b"]},
         {"kind": "step", "step": 1, "seconds": 0.01},
         {"kind": "request", "at": 2.25, "input": 20, "output": 0, "pages": ["a"]},
+        {"kind": "request", "at": 2.5, "input": 40, "output": 9, "pages": ["a", "b", "c"]},
     ]
     found = read(tmp_path, "\n".join(map(json.dumps, lines)))
-    assert found == [TraceRequest(0, 40, 9, ("a", "b"), 16), TraceRequest(250_000_000, 20, 1, ("a",), 16)]
+    assert found == [
+        TraceRequest(0, 40, 9, ("a", "b"), 16),
+        TraceRequest(250_000_000, 20, 1, ("a",), 16),
+        TraceRequest(500_000_000, 40, 9, ("a", "b", "c"), 16),
+    ]
+    lines[-1]["output"] = 7
+    with pytest.raises(ValueError, match="line 5: 40 tokens and 7 do not fill 3 pages of 16"):
+        read(tmp_path, "\n".join(map(json.dumps, lines)))
 
 
 def benched(**fields: object) -> str:
@@ -123,7 +134,11 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
             AZURE + "2023-11-16 18:15:46,3\n",
             "line 2: it has 2 cells, and TIMESTAMP",
         ),
-        (AZURE + "yesterday,3,4\n", "line 2"),
+        (AZURE + "yesterday,3,4\n", "line 2: yesterday is no time like 2023-11-16 18:15:46.5"),
+        (AZURE + "2023-13-16 18:15:46,3,4\n", "line 2: 2023-13-16 18:15:46 is no time like"),
+        (AZURE + "2023-11-16T18:15:46+01:00,3,4\n", "line 2: .* is no time like"),
+        (AZURE + "2023-11-16 18:15:46.5x,3,4\n", "line 2: .* is no time like"),
+        (BURST_GPT + "noon,m,1,1,2,x\n", "line 2: noon is no time in seconds"),
         (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "line 3: it comes before"),
         (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),
         (mooncake() + mooncake(extra=1), "line 2: its fields are extra"),

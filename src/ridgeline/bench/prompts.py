@@ -1,6 +1,7 @@
 """Prompts: what each session asks. The same for a seed and a number, whichever process asks it."""
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,10 +111,10 @@ class Traced:
         return iter(read_trace(Path(self.data.path)))
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """One turn: named blocks, then what is nobody else's."""
+        """One turn: the named blocks of its prompt, then what is nobody else's."""
         assert item is not None
         left, pieces = item.input, []
-        for name in item.blocks:
+        for name in item.blocks[: math.ceil(item.input / item.block) if item.block else 0]:
             pieces.append((f"{self.data.seed}/block/{name}", min(item.block, left)))
             left -= pieces[-1][1]
         if left:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
-from ridgeline.checkpoint.fill import fill_dummy, to_card
+from ridgeline.checkpoint.fill import fill_dummy, stay_here, to_card
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
@@ -40,7 +40,9 @@ class Trial:
         if device.type == "cpu":
             built.fuse()
         fill_dummy(built, device=device)
-        if device.type != "cpu":
+        if device.type == "cpu":
+            stay_here(built)
+        else:
             to_card(built, device)
         return built
 
@@ -129,7 +131,7 @@ _CODED = {
 
 # Sizes: hidden, layers, heads, KV heads, head dim, width, vocabulary.
 _TINY = _config(_LLAMA, "llama", (96, 4, 8, 4, 8, 256, 800))
-_SMALL = _config(_QWEN3, "qwen3", (320, 4, 8, 4, 32, 900, 3000))
+_SMALL = _config(_QWEN3, "qwen3", (320, 4, 8, 4, 32, 912, 3008))
 _SHORT = _config(_LLAMA, "llama", (128, 2, 8, 4, 32, 344, 500))
 _LONG = _config(_LLAMA, "llama", (128, 2, 8, 4, 64, 344, 500))
 _LONG_STEPS = (decode(1, 1024), decode(1, 4000), decode(16, 1024), prefill(512))

@@ -65,6 +65,7 @@ def load_model(
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
+    stay_here(built)
     return built
 
 
@@ -352,6 +353,16 @@ def room_on(device: torch.device) -> Iterator[None]:
         raise ModelRefused(
             f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
             "else is on the card, or use a smaller model or format (--weights int8)"
+        ) from None
+
+
+def stay_here(model: Network) -> None:
+    """Settle a model that is filled in this machine's memory. Raises ModelRefused where what that takes is refused."""
+    try:
+        model.settle_here()
+    except OSError as error:
+        raise ModelRefused(
+            f"memory to lay weights out for this processor was refused ({error}); use a smaller model, or free some"
         ) from None
 
 

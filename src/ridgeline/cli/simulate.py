@@ -15,7 +15,8 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.simulate_fleet import FleetFlags
-from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
+from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
+from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.html import html
 from ridgeline.document.printable import printable
@@ -25,7 +26,7 @@ from ridgeline.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.models import family_of
 from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.simulate.adviser import advise
+from ridgeline.simulate.adviser import SHARES, advise
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
@@ -33,6 +34,7 @@ from ridgeline.simulate.division import MAX_CARDS, check_comparable, divide
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
+from ridgeline.simulate.front import parse_front
 from ridgeline.simulate.law import Law, load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
@@ -67,20 +69,22 @@ def simulate(
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
     required = judged.requirements()
     _check_files(output)
-    asked, rebuilt, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    asked, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    devices, memory = setup.devices, setup.memory_utilization
     if judged.divide is not None:
         check_comparable(asked)
     with _progress() as told:
         found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, traffic, told)
         if asked.fleet.split is not None:
-            found = replace(found, together=together(asked, rebuilt, told))
+            found = replace(found, together=together(asked, lambda other: on(devices, other, memory), told))
         if judged.advise:
-            found = replace(found, advised=advise(asked, rebuilt, told))
+            shares = SHARES if limits.pages is None else ()  # stated pages are a server's own
+            found = replace(found, advised=advise(asked, lambda *other: on(devices, *other), told, shares))
         if judged.divide is not None:
-            better = found.advised if found.advised is not None and found.advised.worth else None
-            best = asked.machine.limits if better is None else better.best.limits
-            advised = replace(asked, machine=rebuilt(best))
-            found = replace(found, division=divide(advised, judged.divide, lambda devices: on(devices, best), told))
+            better = found.advised.best if found.advised is not None and found.advised.worth else None
+            best = (asked.machine.limits, memory) if better is None else (better.limits, better.memory)
+            advised = replace(asked, machine=on(devices, *best))
+            found = replace(found, division=divide(advised, judged.divide, lambda count: on(count, *best), told))
     _write(found, output)
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
@@ -93,14 +97,16 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
     """The traffic as what is to be judged of it wants it. Raises ValueError for options that do not go together."""
     if judged.capacity:
         traffic = traffic.of_capacity()
-        if judged.slo is None:
+        if not judged.slo:
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide is not None)):
-        if given and (judged.slo is None or judged.capacity or not traffic.open_loop):
-            raise ValueError(
-                f"{name} compares how many of the same requests are good: give --slo, and --rate or --trace without "
-                "--capacity"
-            )
+        for lacks, cure in (
+            (not judged.slo, "give --slo, like ttft=1s,tpot=50ms"),
+            (judged.capacity, "leave --capacity out, which changes the rate"),
+            (not traffic.open_loop, "give --rate or --trace in place of --users, who ask when they have answers"),
+        ):
+            if given and lacks:
+                raise ValueError(f"{name} compares how many of the same requests are good: {cure}")
     if judged.divide is not None and not 1 <= judged.divide <= MAX_CARDS:
         raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
     return traffic
@@ -114,8 +120,9 @@ def _asked(
     traffic: TrafficFlags,
     money: MoneyFlags,
     judged: JudgedFlags,
-) -> tuple[Asked, Callable[[Limits], Machine], Callable[[int, Limits], Machine]]:
-    """What is asked for, and what makes its machine with other limits, on so many cards too. Raises ValueError."""
+) -> tuple[Asked, Callable[[int, Limits, float], Machine]]:
+    """What is asked for, and what makes its machine on so many cards, with other limits and another share of their
+    memory. Raises ValueError."""
     made = traffic.offered()
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
@@ -137,15 +144,17 @@ def _asked(
         lambda device: models.case(setup.setup(with_price(device, money))),
         traffic.seed,
     )
+    if limits.front is not None:
+        dealt = replace(dealt, front=parse_front(limits.front))
     words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
     asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt)
 
-    def on(devices: int, asked_limits: Limits) -> Machine:
-        other = replace(setup, devices=devices).setup(device)
+    def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
+        other = replace(setup, devices=devices, memory_utilization=memory).setup(device)
         check_devices(other)
         return limits.machine(models.case(other), asked_limits)
 
-    return asked, lambda other: limits.machine(case, other), on
+    return asked, on
 
 
 def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
@@ -157,7 +166,12 @@ def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> 
 def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
     users, replicas = traffic.users or 0, asked.fleet.size
-    known = traffic.think is None and users % replicas == 0 and users // replicas <= asked.machine.limits.requests
+    known = (
+        traffic.think is None
+        and traffic.turns == 1
+        and users % replicas == 0
+        and users // replicas <= asked.machine.limits.requests
+    )
     return users // replicas if known else 0
 
 
@@ -185,7 +199,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     given, made = mean_sizes(asked.offered())
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
-    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places)
+    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places) / traffic.turns
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())

@@ -16,9 +16,9 @@ from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
 from ridgeline.engine.features import EncoderInput, Features, PlacedImages
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.prefix import names_of_blocks, root_of
+from ridgeline.engine.kv.prefix import root_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids
+from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing, Tokens, token_ids
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
@@ -214,7 +214,7 @@ class Engine:
         """A request for each choice. What is said of the prompt itself, the first one says."""
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        group, timing, names = self._next_id, Timing(self.clock()), self._names(prompt, root)
+        group, timing = self._next_id, Timing(self.clock())
         guide = self._guide(prompt, params, stop_ids)
         return [
             Request(
@@ -230,7 +230,6 @@ class Engine:
                 encoder,
                 adapter,
                 root,
-                names,
                 images=images,
                 history=self._history(prompt) if params.uses_history else None,
                 guide=guide.copy() if guide is not None else None,
@@ -268,13 +267,6 @@ class Engine:
             return self.guides.guide(params.structured_outputs, prompt, ends)
         finally:
             self._guiding += self.clock() - started
-
-    def _names(self, prompt: Sequence[int], root: bytes) -> Sequence[bytes]:
-        """Names of the full pages of a prompt that has no ids to name them by."""
-        size = self.ledger.page_size
-        if not isinstance(prompt, NamedPrompt) or not self.ledger.prefix_cache:
-            return ()
-        return names_of_blocks(prompt.names, prompt.block, size, len(prompt) // size, root)
 
     def abort(self, group: int) -> list[TokenEvent]:
         """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""

@@ -62,8 +62,9 @@ class NamedPrompt(Sequence[int]):
     """A prompt of which only the length and the names of its blocks are known: what a recorded trace of traffic says.
 
     Prompts share a prefix as far as their names are equal. In place of ids it has its names, as numbers below 0: only
-    an executor that reads no ids can run it. length: tokens. block: tokens a name stands for. start: in a part of
-    another prompt, tokens of its first block that come before it.
+    an executor that reads no ids can run it. Where the names of the answer are known too, that executor gives them as
+    its tokens: they are then what the prompt has that goes on with it. length: tokens. block: tokens a name stands for.
+    start: in a part of another prompt, tokens of its first block that come before it.
     """
 
     length: int
@@ -87,13 +88,20 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
         """A name, or a part, which is made in no time however long it is."""
+        if not isinstance(index, slice):
+            if not 0 <= index < self.length:
+                index = range(self.length)[index]
+            return -1 - self.names[(self.start + index) // self.block]
         part = range(self.start, self.start + self.length)[index]
-        if isinstance(part, int):
-            return -1 - self.names[part // self.block]
         assert part.step == 1
+        if not part:
+            return NamedPrompt(0, (), self.block)
         first = part.start // self.block
         names = self.names[first : -(-part.stop // self.block)]
         return NamedPrompt(len(part), names, self.block, part.start - first * self.block)
+
+    def __iter__(self) -> Iterator[int]:
+        return (-1 - self.names[at // self.block] for at in range(self.start, self.start + self.length))
 
 
 def token_ids(prompt: Any) -> Sequence[int]:
@@ -119,12 +127,14 @@ def unknown_id(ids: Sequence[int], vocabulary: int) -> int | None:
 
 
 class Tokens(Sequence[int]):
-    """What a request knows: its prompt, which is not copied, and then its output."""
+    """What a request knows: its prompt, which is not copied, and then its output. block: that of a NamedPrompt, else
+    1."""
 
-    __slots__ = ("output", "prompt")
+    __slots__ = ("block", "output", "prompt")
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self.prompt = prompt
+        self.block = prompt.block if isinstance(prompt, NamedPrompt) else 1
         self.output: list[int] = []
 
     def __len__(self) -> int:
@@ -138,7 +148,8 @@ class Tokens(Sequence[int]):
         """One token, or a slice with step 1, which is not to be changed."""
         size = len(self.prompt)
         if not isinstance(index, slice):
-            index = range(len(self))[index]
+            if not 0 <= index < size:
+                index = range(len(self))[index]
             return self.prompt[index] if index < size else self.output[index - size]
         start, stop, step = index.indices(len(self))
         assert step == 1
@@ -163,14 +174,13 @@ class Request:
 
     id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
     stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's encoder reads. root: what its KV
-    depends on beside its tokens. names: of the full pages of its prompt, where they do not follow from its tokens.
-    running: it holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it
-    found computed when it began. reached: most positions it had computed when it was preempted. scores:
-    log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
-    where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
-    answer to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter:
-    the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt. received: positions
-    whose keys and values another engine computed; 0 once it has begun, for a preemption loses them.
+    depends on beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's
+    output there. cached: positions it found computed when it began. reached: most positions it had computed when it was
+    preempted. scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for
+    them. hidden: where the model has no head, the hidden states of its prompt so far, step by step; else None. guide:
+    holds its answer to a form, or to rules. children: further choices of the same prompt, which start from its pages.
+    adapter: the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt. received:
+    positions whose keys and values another engine computed; 0 once it has begun, for a preemption loses them.
     """
 
     id: int
@@ -185,7 +195,6 @@ class Request:
     encoder: tuple[int, ...] | Features = ()
     adapter: int = 0
     root: bytes = b""
-    names: Sequence[bytes] = ()
     known: int = 0
     computed: int = 0
     running: bool = False

@@ -221,7 +221,7 @@ class Scheduler:
                 self.ledger.reserve,
                 encoded=encoder,
                 root=request.root,
-                names=request.names,
+                block=request.tokens.block,
                 find=request.finds,
             )
             if hit is None:

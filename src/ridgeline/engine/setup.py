@@ -9,7 +9,7 @@ import torch
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights, to_card
+from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
 from ridgeline.engine.bare import engine_around
@@ -244,6 +244,8 @@ def load_engine(
     draft = None if speculation is None else draft_of(speculation)
     layout = layout_with_room(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
+    if place.type == "cpu":
+        stay_here(built)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
         to_card(built, place)

@@ -13,8 +13,8 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
-from ridgeline.ops.linear import Head, Projections
-from ridgeline.ops.matrix import LowRank, PrequantisedMatrix
+from ridgeline.ops.linear import Head, Multiplies, Projections
+from ridgeline.ops.matrix import LowRank, Matrix, PrequantisedMatrix, settle
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
@@ -93,6 +93,13 @@ class Network(nn.Module, ABC):
         if library() is not None and self.storage.dtype in DTYPES:
             for _, op in self.ops():
                 op.fuse()
+
+    def settle_here(self) -> None:
+        """Lay out codes as this machine's kernels read them fastest, in huge pages where there are such: after it is
+        filled, if it stays here, and for good. Raises OSError where memory for a second copy is refused."""
+        calls = [op.matrices for _, op in self.ops() if isinstance(op, Multiplies)]
+        calls += [(op.table,) for _, op in self.ops() if isinstance(op, Embedding) and op.table is not None]
+        settle((module for module in self.modules() if isinstance(module, Matrix)), calls)
 
     def settle_on_card(self) -> None:
         """Have our kernels for cards do at once what they can, and lay out weights as they want them: after it is

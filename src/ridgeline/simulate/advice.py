@@ -12,6 +12,7 @@ from ridgeline.traffic.routers import BLIND
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
 _REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
+_LONG_ENOUGH = 60.0  # seconds of requests: below it advice on how many replicas says how little it is of
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 
@@ -28,8 +29,8 @@ def advice(findings: Findings) -> str:
         )
     if findings.verdict == "overloaded":
         return (
-            f"Of {three(metrics.offered)} requests a second it answers {three(_answered(metrics))}: {_more(findings)}, "
-            "or take a faster card (ridgeline plan --compare)."
+            f"Of {three(metrics.offered)} requests a second, {_for(metrics)}, it answers {three(_answered(metrics))}: "
+            f"{_more(findings)}, or take a faster card (ridgeline plan --compare)."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
@@ -50,6 +51,17 @@ def advice(findings: Findings) -> str:
     if findings.wall is None:
         return f"{said}."
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _for(metrics: Metrics) -> str:
+    """How long it was looked at: what it answers of a few seconds of bursts is no rate to buy cards by."""
+    seconds = max(0, metrics.total - metrics.left_out - 1) / metrics.offered
+    shorter = seconds < _LONG_ENOUGH
+    return (
+        f"for {say_seconds(seconds)} alone (a longer run may say otherwise)"
+        if shorter
+        else f"for {say_seconds(seconds)}"
+    )
 
 
 def _answered(metrics: Metrics) -> float:

@@ -1,13 +1,15 @@
-"""The adviser: which positions a step, and which requests at a time, make most of the requests good.
+"""The adviser: which positions a step, requests at a time and share of memory make most of the requests good.
 
 A replica costs the same whatever its limits are, so that most goodput a dollar is most goodput. Settings are those of a
 grid, tried one line at a time from the one that was asked about: positions a step first, then requests at a time, then
-positions again where that changed something. What cannot differ is not run: more places than ever were taken, more
-positions than a step ever ran. All settings have the same requests; two are told apart by pairs, request by request.
+the share of a card's memory that pages may take, then positions again where that changed something. What cannot differ
+is not run: more places than ever were taken, more positions than a step ever ran, more pages where nobody waited for
+one, none was taken away and nothing was found in one. All settings have the same requests; two are told apart by
+pairs, request by request.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.asked import Asked
-from ridgeline.simulate.metrics import Columns, Metrics, measure, verdicts
+from ridgeline.simulate.columns import Columns
+from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.verdict import verdict
@@ -28,30 +31,43 @@ BUDGETS = tuple(2**power for power in range(8, 15))
 PLACES = tuple(2**power for power in range(4, 11))
 """Requests at a time: 16 to 1,024."""
 
+SHARES = (0.92, 0.95)
+"""Of a card's memory, that engines may use: what is left is for other programs and for what an allocator wastes."""
+
 _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, whatever it wins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
-    """A setting and what it came to. good: of each request, whether it kept to the objectives. most_running,
-    most_positions: the most of both at any time; equal for settings that differ only above it."""
+    """A setting and what it came to. memory: the share of a card's that may be used. good: of each request, whether it
+    kept to the objectives. most_running, most_positions: the most of both at any time; equal for settings that differ
+    only above it."""
 
     limits: Limits
+    memory: float
     metrics: Metrics
     good: NDArray[np.bool_]
     most_running: int
     most_positions: int
 
-    def covers(self, limits: Limits) -> bool:
-        """Whether other limits would make the same steps: they differ only where nothing came near either."""
+    def covers(self, limits: Limits, memory: float) -> bool:
+        """Whether other limits, and no less memory, would make the same steps: they differ only where nothing came near
+        either."""
 
         def alike(limit: int, other: int, most: int) -> bool:
             return limit == other or min(limit, other) > most
 
         own = self.limits
+        if memory < self.memory or (memory > self.memory and self.short):
+            return False
         return alike(own.tokens, limits.tokens, self.most_positions) and alike(
             own.requests, limits.requests, self.most_running
         )
+
+    @property
+    def short(self) -> bool:
+        """Whether more pages could make other steps."""
+        return bool(self.metrics.steps.held["pages"] or self.metrics.preemptions or self.metrics.found)
 
     @property
     def overloaded(self) -> bool:
@@ -93,7 +109,8 @@ class Advised:
     @property
     def flags(self) -> str:
         """The options that say the best."""
-        return f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
+        said = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
+        return said if self.best.memory == self.own.memory else f"{said} --memory-utilization {self.best.memory:g}"
 
     @property
     def pareto(self) -> tuple[Option, ...]:
@@ -105,12 +122,12 @@ class Advised:
         """What to do, and why, by counts of the two runs."""
         if not self.worth:
             return (
-                "No difference worth a flag: of "
-                f"{len(self.options)} settings the best has {percent(self.best.share)} of the requests good, yours "
+                f"No difference worth a flag: under {len(self.own.good):,} requests, of {len(self.options)} settings "
+                f"the best has {percent(self.best.share)} of the requests good, yours "
                 f"{percent(self.own.share)}."
             )
         gain = f"{self.gain.mid:+.1%} ({self.gain.low:+.1%} .. {self.gain.high:+.1%})"
-        return f"{self.flags}: {gain} good requests, because {reason(self.own, self.best)}."
+        return f"{self.flags}: {gain} good requests of {len(self.own.good):,}, because {reason(self.own, self.best)}."
 
 
 def _beats(one: Option, other: Option) -> bool:
@@ -143,23 +160,29 @@ def reason(own: Option, best: Option) -> str:
     return " and ".join(said[:2])
 
 
-def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advised:
-    """Look for a better setting of a machine under the requests that were asked about. rebuilt: the machine with other
-    limits, which leave other memory for pages. Raises ValueError without objectives, and for users, whose requests
-    depend on the answers."""
+Rebuilt = Callable[[Limits, float], Machine]
+"""The machine with other limits, which leave other memory for pages, and another share of its cards' memory."""
+
+
+def advise(
+    asked: Asked, rebuilt: Rebuilt, told: Callable[[str], Told] | None = None, shares: Sequence[float] = SHARES
+) -> Advised:
+    """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
+    where they are more than its own; none where its pages are stated. Raises ValueError without objectives, and for
+    users, whose requests depend on the answers."""
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
 
-    def option(tokens: int, places: int) -> Option:
+    def option(tokens: int, places: int, memory: float) -> Option:
         limits = replace(asked.machine.limits, tokens=tokens, requests=places)
-        known = next((each for each in tried if each.covers(limits)), None)
+        known = next((each for each in tried if each.covers(limits, memory)), None)
         if known is not None:
             return known
         try:
-            machine = rebuilt(limits)
+            machine = rebuilt(limits, memory)
         except ValueError:  # a step of so many positions leaves no page
             return own
-        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests")
+        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests, {memory:.0%} of memory")
         tried.append(option_of(asked, machine, watch))
         return tried[-1]
 
@@ -168,10 +191,17 @@ def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[s
     best, before = own, None
     while best is not before:
         before = best
-        best = max([best, *(option(tokens, best.limits.requests) for tokens in BUDGETS)], key=lambda each: each.rank)
-        best = max([best, *(option(best.limits.tokens, places) for places in PLACES)], key=lambda each: each.rank)
-    options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests))
+        best = _best(best, (option(tokens, best.limits.requests, best.memory) for tokens in BUDGETS))
+        best = _best(best, (option(best.limits.tokens, places, best.memory) for places in PLACES))
+        more = [share for share in shares if share > best.memory]
+        best = _best(best, (option(best.limits.tokens, best.limits.requests, share) for share in more))
+    options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
     return Advised(own, best, tuple(options), _gain(own.good, best.good))
+
+
+def _best(found: Option, others: Iterable[Option]) -> Option:
+    """The highest in rank; of equals the first."""
+    return max([found, *others], key=lambda each: each.rank)
 
 
 def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
@@ -180,10 +210,11 @@ def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Optio
     log = run(machine, asked.offered(), 1.0, told, asked.fleet)
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
-    good[requests.ok] = [met is True for met in verdicts(requests, requests.ok, asked.slo)]
+    good[requests.ok] = [met is True for met in requests.verdicts(requests.ok, asked.slo)]
     running = np.asarray(steps.running) + np.asarray(steps.waiting)
     most = int(running.max(initial=0)), int(np.asarray(steps.positions).max(initial=0))
-    found = Option(machine.limits, measure(log, asked.slo, open_loop=asked.open_loop), good, *most)
+    memory = machine.case.setup.utilization
+    found = Option(machine.limits, memory, measure(log, asked.slo, open_loop=asked.open_loop), good, *most)
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
@@ -10,6 +11,7 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.classes import ATTAIN, kept
 from ridgeline.simulate.division import Division
 from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
@@ -43,6 +45,8 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
         f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
     )
     blocks: list[Block] = [Facts(tuple(answer(findings)))]
+    if findings.metrics.classes:
+        blocks += [Heading("Classes of requests"), _classes(findings)]
     if findings.together:
         blocks += [Heading("The same cards"), _together(findings)]
     if findings.advised is not None:
@@ -71,6 +75,31 @@ def _beside(fleet: Fleet) -> str:
         counts[machine.case.device.title] = counts.get(machine.case.device.title, 0) + 1
     named = [title if count == 1 else f"{count} x {title}" for title, count in counts.items()]
     return f"; beside it {', '.join(named)}" if named else ""
+
+
+def _classes(findings: Findings) -> Table:
+    """What each class got of the replicas that all share."""
+    rows, slo = [], findings.asked.slo
+    for name, own in findings.metrics.classes.items():
+        figures = findings.class_figures(name)
+        share, limits = figures["good_share"], "" if slo is None else str(replace(slo.of(name), classes={}))
+        assert share is not None, "of any requests there is a share"
+        told = [
+            "" if (found := figures[f"{of}_p{at}"]) is None else say_seconds(found.mid)
+            for of in ("ttft", "tpot")
+            for at in (50, 99)
+        ]
+        good = "" if own.goodput is None else _plain(figures["goodput"])
+        word = "overloaded" if findings.verdict == "overloaded" else kept(share) if limits else ""
+        cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
+        rows.append(Row(cells))
+    heads = ("class", "requests", "good a second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
+    notes = (f"kept: at least {percent(ATTAIN)} of its requests are good, at both ends of the interval.",)
+    return Table(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
+
+
+def _percents(share: Percentile) -> str:
+    return f"{share.mid:.1%} ({share.low:.1%} .. {share.high:.1%})"
 
 
 def _together(findings: Findings) -> Table:
@@ -104,16 +133,16 @@ def _options(advised: Advised) -> Table:
         ]
         name = "best" if option is advised.best else "as asked" if option is advised.own else ""
         good = "overloaded" if option.overloaded else percent(option.share)
-        limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}")
+        limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
         late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
         cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
         rows.append(Row(cells, "strong" if option is advised.best else ""))
-    heads = ("positions", "requests", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
+    heads = ("positions", "requests", "memory", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
     notes = (
         f"{len(advised.options)} settings were simulated; these are beaten by none in goodput, late TTFT and ITL at "
         "once. late: the highest percentile that there are enough samples for.",
     )
-    return Table(columns(*heads, words=(8,)), tuple(rows), notes)
+    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
 def _divisions(division: Division) -> Table:
@@ -298,6 +327,8 @@ def _law(findings: Findings) -> str:
         rate = three(findings.metrics.tokens_per_second)
         tokens = f"{three(findings.loop)} output tokens a second"
         return f"{tokens} by the law of users who ask again at once, simulated {rate}"
+    if findings.shares:
+        return "none: it is of prompts of which nothing is found in the prefix cache"
     if law is None or findings.wall is None:
         return "none: it is of requests that come by themselves, or of users who ask again at once and all have a place"
     if law.tpot is None:

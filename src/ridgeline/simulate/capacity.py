@@ -7,12 +7,10 @@ that chance has drawn.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ridgeline.simulate.classes import ATTAIN
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import Percentile
-
-ATTAIN = 0.99
-"""The share of the requests that is to be good."""
 
 REQUESTS = 1500
 """Of a rate, where nothing else is asked: enough for a p99, and for one in a hundred to be told from none."""
@@ -61,7 +59,8 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Capa
 
 def _level(rate: float, metrics: Metrics, attain: float) -> Level:
     keeps_up = verdict(metrics, open_loop=True) in ("steady", "backlogged", "too short to tell")
-    return Level(rate, metrics, keeps_up and metrics.good_share >= attain)
+    shares = [metrics.good_share, *(each.good_share for each in metrics.classes.values())]
+    return Level(rate, metrics, keeps_up and min(shares) >= attain)
 
 
 def _best(levels: list[Level]) -> float:

@@ -1,7 +1,7 @@
 """The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.classes import kept
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.division import Division
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
-from ridgeline.simulate.metrics import Columns, Metrics
+from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import distribution_json, percentile_json
 from ridgeline.version import __version__
@@ -30,6 +32,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "advice": advice(findings),
         "figures": {name: percentile_json(of(findings)) for name, of in FIGURES.items()},
         "metrics": metrics_json(findings.metrics, told=findings.told),
+        "classes": {name: _class(findings, name) for name in findings.metrics.classes},
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
         "advised": None if findings.advised is None else _advised(findings.advised),
         "division": None if findings.division is None else _division(findings.division),
@@ -50,6 +53,19 @@ def _told(metrics: Metrics) -> bool:
     return verdict(metrics, open_loop=True) != "overloaded"
 
 
+def _class(findings: Findings, name: str) -> dict[str, Any]:
+    own, figures, slo = findings.metrics.classes[name], findings.class_figures(name), findings.asked.slo
+    share = figures["good_share"]
+    assert share is not None, "of any requests there is a share"
+    return {
+        "requests": own.requests,
+        "answered": own.answered,
+        "slo": None if slo is None else asdict(replace(slo.of(name), classes={})),
+        "verdict": findings.verdict if findings.verdict == "overloaded" else kept(share) if slo else None,
+        "figures": {of: percentile_json(found) for of, found in figures.items()},
+    }
+
+
 def _capacity(found: Capacity) -> dict[str, Any]:
     levels = [
         {
@@ -67,6 +83,7 @@ def _advised(found: Advised) -> dict[str, Any]:
     options = [
         {
             "limits": asdict(option.limits),
+            "memory_utilization": option.memory,
             "good_share": option.share,
             "overloaded": option.overloaded,
             "pareto": option in found.pareto,
@@ -122,6 +139,7 @@ def _inputs(findings: Findings) -> dict[str, Any]:
         "pages": machine.layout.pages,
         "page_size": machine.layout.page_size,
         "prefix_cache": machine.prefix_cache,
+        "between_steps": asdict(machine.between),
         "traffic": asked.traffic,
         "open_loop": asked.open_loop,
         "seed": asked.seed,
@@ -143,6 +161,7 @@ def _fleet(asked: Asked) -> dict[str, Any]:
         "seed": fleet.seed,
         "split": None if fleet.split is None else asdict(fleet.split),
         "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
+        "front": None if fleet.front is None else asdict(fleet.front),
     }
 
 

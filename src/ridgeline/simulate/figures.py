@@ -6,10 +6,10 @@ import numpy as np
 
 from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import per_second
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Columns
 from ridgeline.traffic.series import cumulative
 
 _MAX_ROWS = 60  # of a waterfall

@@ -1,13 +1,14 @@
 """Findings: a run at the price, and the same requests at that less and more its error: every figure an interval."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.classes import check_classes
 from ridgeline.simulate.division import Division
 from ridgeline.simulate.law import Law
 from ridgeline.simulate.log import Log
@@ -16,6 +17,8 @@ from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.together import Together
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import SHOWN, Percentile
+
+_SHARED = 0.02  # of prompt tokens
 
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 
@@ -45,6 +48,11 @@ class Findings:
         return verdict(self.metrics, open_loop=self.asked.open_loop)
 
     @property
+    def shares(self) -> bool:
+        """Whether so much of the prompts is found in KV memory that the laws, whose prompts all run, say nothing."""
+        return self.metrics.found >= _SHARED
+
+    @property
     def wall(self) -> float | None:
         """Requests a second with which, by the load law, all replicas together do not keep up; None of users."""
         return None if self.law is None else self.law.wall * self.asked.fleet.replicas
@@ -57,10 +65,17 @@ class Findings:
     def latency(self, name: str, percent: int) -> Percentile | None:
         """A percentile with an interval that covers sampling and price; its upper end is infinite where a price that
         much higher overloads the replica. None where there are too few samples, or none is told."""
-        found = self.metrics.latency(name, percent) if self.told else None
-        if found is None:
+        return self._widened([each.latency(name, percent) for each in self._runs])
+
+    @property
+    def _runs(self) -> tuple[Metrics, Metrics, Metrics]:
+        return self.metrics, self.cheap, self.dear
+
+    def _widened(self, of_runs: Sequence[Percentile | None]) -> Percentile | None:
+        """A percentile of the three runs as one, as `latency` says."""
+        found, cheap, dear = of_runs
+        if found is None or not self.told:
             return None
-        cheap, dear = (each.latency(name, percent) for each in (self.cheap, self.dear))
         overloaded = verdict(self.dear, open_loop=self.asked.open_loop) == "overloaded"
         low = min(found.low, found.mid if cheap is None else cheap.mid)
         high = math.inf if overloaded else max(found.high, found.mid if dear is None else dear.mid)
@@ -74,18 +89,39 @@ class Findings:
         others = [value for value in (of(self.cheap), of(self.dear)) if value is not None]
         return Percentile(min(mid, *others), mid, max(mid, *others)) if others else Percentile(mid, mid, mid)
 
-    def rate(
-        self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float], most: float = math.inf
-    ) -> Percentile | None:
-        """A figure of what comes by itself, or 1 over it, `most` at most, with an interval that covers the draw of
-        requests too. An overloaded replica gives what it can, whatever comes."""
+    def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Percentile | None:
+        """A figure of what comes by itself, or 1 over it, with an interval that covers the draw of requests too. An
+        overloaded replica gives what it can, whatever comes."""
         found, by = self.figure(of), self.metrics.drawn
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
         off = found.mid * drawn(by)
-        return Percentile(
-            min(found.low, max(0.0, found.mid - off)), found.mid, max(found.high, min(most, found.mid + off))
-        )
+        return Percentile(min(found.low, max(0.0, found.mid - off)), found.mid, max(found.high, found.mid + off))
+
+    def share(
+        self, of: Callable[[Metrics], float], drawn: Callable[[Metrics], tuple[float, float] | None]
+    ) -> Percentile:
+        """A share of the requests, with an interval that covers their draw too, where they come by themselves."""
+        found, by = self.figure(of), drawn(self.metrics)
+        assert found is not None, "of any requests there is a share"
+        if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
+            return found
+        return Percentile(min(found.low, by[0]), found.mid, max(found.high, by[1]))
+
+    def class_figures(self, name: str) -> dict[str, Percentile | None]:
+        """Of a class of requests, by the names of FIGURES."""
+
+        def latency(of: str, percent: int) -> Percentile | None:
+            return self._widened([each.classes[name].latency(of, percent) for each in self._runs])
+
+        def goodput(metrics: Metrics) -> float | None:
+            return None if (found := metrics.classes[name].goodput) is None else found.rate
+
+        return {
+            "good_share": self.share(lambda m: m.classes[name].good_share, lambda m: m.classes[name].drawn),
+            "goodput": self.figure(goodput),
+            **{f"{of.lower()}_p{at}": latency(of, at) for of in ("TTFT", "TPOT", "E2E") for at in SHOWN},
+        }
 
     def dollars(
         self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]
@@ -117,12 +153,13 @@ def simulate(
         return run(asked.machine, asked.offered(), factor, watch(name), asked.fleet)
 
     log, error = at(1.0, "at the price"), asked.error.share
+    check_classes(asked.slo, log.requests.classes)
     metrics = judged(log)
     cheap = dear = metrics
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.fleet.equal and metrics.counts["ok"] > 0
+    lawful = asked.fleet.equal and metrics.counts["ok"] > 0 and metrics.found < _SHARED
     by_rate = law(metrics) if law is not None and lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
     return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
@@ -150,7 +187,9 @@ FIGURES: dict[str, Callable[[Findings], Percentile | None]] = {
         for percent in SHOWN
     },
     "goodput": lambda findings: findings.rate(_good, lambda drawn: drawn.good),
-    "good_share": lambda findings: findings.rate(lambda m: m.good_share, lambda drawn: drawn.good_share, 1.0),
+    "good_share": lambda findings: findings.share(
+        lambda m: m.good_share, lambda m: None if m.drawn is None else m.drawn.good_share
+    ),
     "requests_per_second": lambda findings: findings.rate(
         lambda m: m.requests_per_second, lambda drawn: drawn.requests
     ),

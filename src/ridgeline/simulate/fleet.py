@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ridgeline.simulate.front import Front
 from ridgeline.simulate.replica import Machine
 from ridgeline.traffic.scaling import Scaling
 
@@ -23,7 +24,8 @@ class Fleet:
 
     router, age, seed: of traffic/routers.py, which sees what replicas published at the last of the moments that are
     `age` nanoseconds apart (0: what is so now). others: replicas on other cards. With a scaling, `replicas` are those
-    at the start.
+    at the start. front: the core before all of them, through which requests and tokens go; None for one that takes no
+    time.
     """
 
     replicas: int = 1
@@ -33,6 +35,7 @@ class Fleet:
     others: tuple[Machine, ...] = ()
     split: Split | None = None
     scaling: Scaling | None = None
+    front: Front | None = None
 
     def machines(self, machine: Machine) -> tuple[Machine, ...]:
         """Those at the start, a machine a replica."""

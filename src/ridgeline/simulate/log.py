@@ -7,6 +7,8 @@ from array import array
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.traffic.trace import TraceRequest
+
 NEVER = -1
 
 Outcome = Literal["ok", "rejected", "unfinished"]
@@ -21,23 +23,26 @@ are no pages."""
 
 class Requests:
     """A row for each, in order of arrival. replica: where it was sent. made: output tokens. limited: whether an answer
-    ended because the context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens."""
+    ended because the context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens.
+    slo_class: the place of its class among `classes`, which are in the order of their first requests."""
 
     def __init__(self) -> None:
         self.arrived, self.scheduled, self.first, self.last = array("q"), array("q"), array("q"), array("q")
         self.input, self.made, self.cached = array("i"), array("i"), array("i")
         self.worst_gap = array("q")
         self.outcome, self.limited = array("b"), array("b")
-        self.replica = array("h")
+        self.replica, self.slo_class = array("h"), array("h")
+        self.classes: dict[str, int] = {}
         self.reasons: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.arrived)
 
-    def add(self, at: int, tokens: int) -> int:
+    def add(self, request: TraceRequest) -> int:
         """One that comes; its row."""
-        self.arrived.append(at)
-        self.input.append(tokens)
+        self.arrived.append(request.at)
+        self.input.append(request.input)
+        self.slo_class.append(self.classes.setdefault(request.slo_class, len(self.classes)))
         for column in (self.scheduled, self.first, self.last, self.worst_gap):
             column.append(NEVER)
         for counter in (self.made, self.cached):

@@ -5,22 +5,21 @@ is faster than it will be. After the last arrival the run goes on until all have
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.simulate.classes import ClassMetrics, by_class
+from ridgeline.simulate.columns import Columns, Ints, ints, spread
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
-from ridgeline.traffic.blocks import block_intervals
-from ridgeline.traffic.percentiles import DEVIATIONS_95, SHOWN, Distribution, Percentile, weighted
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Percentile, wilson
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.steadiness import Steadiness, steadiness
 from ridgeline.traffic.summary import Goodput
 
 _SAMPLES = 400  # moments at which requests under way are counted
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +44,13 @@ class StepShares:
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """How far off figures may be by the draw of requests, as shares of them: 1.96 standard errors, as if requests were
-    independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share: of
-    a binomial share."""
+    independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share:
+    between which shares a binomial one lies, by Wilson."""
 
     requests: float
     tokens: float
     good: float
-    good_share: float
+    good_share: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Metrics:
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
     in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
     requests. replicas: that were there, on average over the run. drawn, steadiness: None of users, the latter too where
-    there is too little to see."""
+    there is too little to see. classes: of each class of requests, where there are several."""
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -84,6 +83,7 @@ class Metrics:
     replicas: float
     steadiness: Steadiness | None
     drawn: Drawn | None
+    classes: dict[str, ClassMetrics] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -102,27 +102,13 @@ class Metrics:
         return None if found is None else found.percentiles[percent]
 
 
-class Columns:
-    """The columns of a log's requests, as arrays; ok: those that were answered to their end."""
-
-    def __init__(self, log: Log) -> None:
-        requests = log.requests
-        self.arrived, self.scheduled = _ints(requests.arrived), _ints(requests.scheduled)
-        self.first, self.last = _ints(requests.first), _ints(requests.last)
-        self.input, self.made, self.cached = _ints(requests.input), _ints(requests.made), _ints(requests.cached)
-        self.worst_gap, self.outcome = _ints(requests.worst_gap), _ints(requests.outcome)
-        self.ok = self.outcome == OUTCOMES.index("ok")
-        over = np.where(self.ok, self.last, log.end)
-        self.over = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)
-
-
 def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     """The metrics of a log. open_loop: whether requests came by themselves, so that they may come too fast."""
     requests, since = Columns(log), warm_up(log)
     counted = requests.arrived >= since
     answered = counted & requests.ok
     duration = _duration(requests, answered, counted)
-    good = _goodput(requests, answered, slo, duration)
+    good = requests.goodput(answered, slo, duration)
     share = (int(answered.sum()) if good is None else good.good) / max(1, int(counted.sum()))
     arrivals = requests.arrived[counted]
     span = float(arrivals[-1] - arrivals[0]) / 1e9 if len(arrivals) else 0.0
@@ -134,7 +120,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     return Metrics(
         {name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
         reasons,
-        int(_ints(log.requests.limited).sum()),
+        int(ints(log.requests.limited).sum()),
         since / 1e9,
         int((~counted).sum()),
         duration,
@@ -152,28 +138,34 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         _shares(log, since),
         sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
         _steadiness(requests, span) if open_loop else None,
-        _drawn(requests.made[answered], share * int(counted.sum()), share) if open_loop else None,
+        _drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
+        by_class(requests, answered, counted, slo, duration) if len(requests.classes) > 1 or _classed(slo) else {},
     )
 
 
-def _drawn(made: Ints, good: float, share: float) -> Drawn:
-    """made: tokens of each answer. good: how many requests are; share: of all."""
-    count, tokens = len(made), float(made.sum())
+def _classed(slo: SLO | None) -> bool:
+    """Whether objectives are stated class by class."""
+    return slo is not None and bool(slo.classes)
+
+
+def _drawn(made: Ints, counted: int, share: float) -> Drawn:
+    """made: tokens of each answer. share: of so many requests that are good."""
+    count, tokens, good = len(made), float(made.sum()), share * counted
     return Drawn(
         DEVIATIONS_95 / math.sqrt(count) if count else 0.0,
         DEVIATIONS_95 * math.sqrt(float((made.astype(np.float64) ** 2).sum())) / tokens if tokens else 0.0,
         DEVIATIONS_95 / math.sqrt(good) if good else 0.0,
-        DEVIATIONS_95 * math.sqrt((1 - share) / good) if good else 0.0,
+        wilson(share, counted),
     )
 
 
 def warm_up(log: Log) -> int:
     """The moment from which requests are counted: the first at which as many run as run, by the median, in the last two
     thirds of the time in which requests come. 0 where no step tells."""
-    arrived, started = _ints(log.requests.arrived), _ints(log.steps.started)
+    arrived, started = ints(log.requests.arrived), ints(log.steps.started)
     if len(started) == 0:
         return 0
-    running, took = _ints(log.steps.running), _ints(log.steps.took)
+    running, took = ints(log.steps.running), ints(log.steps.took)
     third = int(arrived[0] + (arrived[-1] - arrived[0]) // 3)
     later = (started >= third) & (started <= arrived[-1])
     if not later.any():
@@ -195,63 +187,16 @@ def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[n
     return float(requests.last[answered].max() - requests.arrived[counted].min()) / 1e9
 
 
-def _goodput(requests: Columns, answered: NDArray[np.bool_], slo: SLO | None, duration: float) -> Goodput | None:
-    if not slo:
-        return None
-    met = verdicts(requests, answered, slo)
-    good = met.count(True)
-    return Goodput(good, met.count(False), met.count(None), good / duration if duration else 0.0)
-
-
-def verdicts(requests: Columns, answered: NDArray[np.bool_], slo: SLO) -> list[bool | None]:
-    """Of answered requests whether each kept to the objectives, as SLO.met has it."""
-    rows = zip(
-        (requests.first - requests.arrived)[answered].tolist(),
-        _tpot(requests)[answered].tolist(),
-        (requests.last - requests.arrived)[answered].tolist(),
-        requests.made[answered].tolist(),
-        strict=True,
-    )
-    return [slo.met(ttft, None if made < 2 else tpot, e2e) for ttft, tpot, e2e, made in rows]
-
-
-def _tpot(requests: Columns) -> Floats:
-    """Nanoseconds; of requests with one token 0."""
-    found: Floats = (requests.last - requests.first) / np.maximum(requests.made - 1, 1)
-    return found
-
-
 def _latencies(log: Log, requests: Columns, answered: NDArray[np.bool_], since: int) -> dict[str, Distribution | None]:
     """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
-    several = answered & (requests.made > 1)
-    moments = requests.arrived
-    found = {
-        "TTFT": _spread((requests.first - requests.arrived)[answered], None, moments[answered]),
-        "TPOT": _spread(_tpot(requests)[several], None, moments[several]),
-        "E2E": _spread((requests.last - requests.arrived)[answered], None, moments[answered]),
-        "queue": _spread((requests.scheduled - requests.arrived)[answered], None, moments[answered]),
-        "worst gap": _spread(requests.worst_gap[several], None, moments[several]),
-    }
-    at = _ints(log.gaps.at)
+    several, moments = answered & (requests.made > 1), requests.arrived
+    found = requests.latencies(answered)
+    found["queue"] = spread((requests.scheduled - requests.arrived)[answered], None, moments[answered])
+    found["worst gap"] = spread(requests.worst_gap[several], None, moments[several])
+    at = ints(log.gaps.at)
     late = at >= since
-    found["ITL"] = _spread(_ints(log.gaps.gap)[late], _ints(log.gaps.tokens)[late].astype(np.float64), at[late])
+    found["ITL"] = spread(ints(log.gaps.gap)[late], ints(log.gaps.tokens)[late].astype(np.float64), at[late])
     return found
-
-
-def _spread(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
-    samples = nanoseconds.astype(np.float64) / 1e9
-    found = weighted(samples, weights)
-    if found is None:
-        return None
-    between = block_intervals(samples, weights, moments, SHOWN)
-    widened = {percent: _widened(at, between.get(percent)) for percent, at in found.percentiles.items()}
-    return replace(found, percentiles=widened)
-
-
-def _widened(at: Percentile | None, between: tuple[float, float] | None) -> Percentile | None:
-    if at is None or between is None:
-        return at
-    return Percentile(min(at.low, between[0]), at.mid, max(at.high, between[1]))
 
 
 def _steadiness(requests: Columns, span: float) -> Steadiness | None:
@@ -276,7 +221,7 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
 def _shares(log: Log, since: int) -> StepShares:
     """Of the steps from `since` to the last arrival, after which the replica only empties."""
     steps = log.steps
-    started, took = _ints(steps.started), _ints(steps.took)
+    started, took = ints(steps.started), ints(steps.took)
     last = log.requests.arrived[-1] if len(log.requests) else 0
     within = (started >= since) & (started <= max(last, since))
     if not within.any():
@@ -287,9 +232,9 @@ def _shares(log: Log, since: int) -> StepShares:
     busy = float(took.sum())
     begun, over = int(started[within][0]), int(started[within][-1] + took[-1])
     whole = float(sum(max(0, min(until, over) - max(since, begun)) for since, until in log.lives))
-    held, pages = _ints(steps.held)[within], _ints(steps.pages)[within]
+    held, pages = ints(steps.held)[within], ints(steps.pages)[within]
     assert log.totals is not None, "the run has not ended"
-    size = np.asarray(log.totals.pages)[_ints(steps.replica)[within]]
+    size = np.asarray(log.totals.pages)[ints(steps.replica)[within]]
 
     def share(of: NDArray[Any]) -> float:
         return float((took * of).sum()) / busy if busy else 0.0
@@ -297,19 +242,14 @@ def _shares(log: Log, since: int) -> StepShares:
     return StepShares(
         int(within.sum()),
         busy / whole if whole else 0.0,
-        share(_ints(steps.sequences)[within]),
+        share(ints(steps.sequences)[within]),
         share(pages / size),
         float((pages / size).max()),
-        share(_ints(steps.prompts)[within] > 0),
-        share(_ints(steps.compute)[within]),
+        share(ints(steps.prompts)[within] > 0),
+        share(ints(steps.compute)[within]),
         {name: float(took[held == code].sum()) / whole for code, name in enumerate(HELD) if name} if whole else {},
         float(took.max()) / 1e9,
     )
-
-
-def _ints(column: Any) -> Ints:
-    """A column as numbers of 64 bits."""
-    return np.asarray(column).astype(np.int64)
 
 
 def _mean(values: Ints) -> float:

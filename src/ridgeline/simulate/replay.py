@@ -1,8 +1,9 @@
 """Replay: a run of a real engine once more, on a simulated one, whose decisions have to be the same step by step.
 
 What is handed over is what a simulation is ever told: how long a prompt is and by which names its blocks go (here each
-token is one), when it comes, and, to the executor alone, when its answer ends. That the plans are equal, which items,
-positions, pages, copies, in which order, is not a measure of accuracy but either so or not.
+token is one), when it comes, and, to the executor alone, by which names its answer goes on, and when it ends. That the
+plans are equal, which items, positions, pages, copies, in which order, is not a measure of accuracy but either so or
+not.
 """
 
 import json
@@ -31,12 +32,13 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A real engine whose steps are written down. made: tokens that each request got. aborted: those that did not come
-    to their ends. One choice a request."""
+    """A real engine whose steps are written down. made: tokens that each request got; answers: those. aborted: requests
+    that did not come to their ends. One choice a request."""
 
     engine: Engine
     steps: list[RecordedStep] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
+    answers: dict[int, list[int]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     _added: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     _aborted: list[int] = field(default_factory=list)
@@ -44,7 +46,7 @@ class RecordedRun:
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """As Engine.add."""
         number = self.engine.add(prompt, params)
-        self.made[number] = 0
+        self.made[number], self.answers[number] = 0, []
         self._added.append((number, prompt))
         return number
 
@@ -63,7 +65,9 @@ class RecordedRun:
         self._added, self._aborted = [], []
         events = self.engine.accept(plan, self.engine.execute(plan))
         for event in events:
-            self.made[event.request] += event.token is not None
+            if event.token is not None:
+                self.made[event.request] += 1
+                self.answers[event.request].append(event.token.token)
         return events
 
     @property
@@ -87,7 +91,8 @@ def replay(machine: Machine, run: RecordedRun) -> Iterator[tuple[str, str]]:
     for step in chain(run.steps, [run.rest]):
         for number, prompt in step.added:
             output = run.made[number] + (number in run.aborted)  # one that was aborted would have gone on
-            again = replica.add(TraceRequest(clock.now, len(prompt), output, tuple(map(str, prompt)), 1))
+            names = tuple(map(str, chain(prompt, run.answers[number])))
+            again = replica.add(TraceRequest(clock.now, len(prompt), output, names, 1))
             assert again == number, "numbers follow from the order of arrival"
         for number in step.aborted:
             replica.abort(number)

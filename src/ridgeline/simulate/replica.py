@@ -16,29 +16,33 @@ from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds
 from ridgeline.simulate.clock import Clock
 from ridgeline.simulate.executor import END_ID, PricedExecutor
+from ridgeline.simulate.front import Between
 from ridgeline.traffic.trace import TraceRequest
+
+NOTHING = Between()
+"""Passes between two steps, where nobody has measured what does."""
 
 _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A model on cards, and how its engine is set up. context: positions that a request may have. between: nanoseconds
-    that pass from one step to the next beside what the price knows: a server's messages, say."""
+    """A model on cards, and how its engine is set up. context: positions that a request may have. between: what passes
+    from one step to the next beside what the price knows."""
 
     case: Case
     layout: KVLayout
     limits: Limits
     context: int
     prefix_cache: bool = True
-    between: int = 0
+    between: Between = NOTHING
 
 
 class StepPricer:
-    """What steps take: what the price expects, times a factor, and a constant."""
+    """What steps take: what the price expects, times a factor, and what passes between two."""
 
-    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: int = 0) -> None:
-        """between: nanoseconds, as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
+    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: Between = NOTHING) -> None:
+        """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
         is more arithmetic than memory traffic."""
         self._price, self._device, self._factor, self._between = price, device, factor, between
         self.work, self.compute_bound = Work({}, 0), False
@@ -49,24 +53,30 @@ class StepPricer:
         found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = compute_seconds(found.cost, self._device) > memory
-        return round(found.expected * self._factor * 1e9) + self._between
+        between = self._between
+        new = sum([item.first for item in plan.items]) if between.request else 0
+        return round(found.expected * self._factor * 1e9) + between.of(self.work.sequences, new)
 
 
 class Prompts:
-    """Prompts of offered requests. Blocks of one name are the same; what has no name is nobody else's."""
+    """Prompts of offered requests, and what is known of their answers. Blocks of one name are the same; what has no
+    name is nobody else's."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._own = 0  # names that nothing else has; they are odd, those of blocks even
 
-    def of(self, request: TraceRequest) -> NamedPrompt:
-        """The prompt of one."""
+    def of(self, request: TraceRequest) -> tuple[NamedPrompt, NamedPrompt]:
+        """The prompt of one, and its answer as far as the names of the blocks reach into it."""
         block = request.block or request.input
         names = [2 * self._numbers.setdefault(name, len(self._numbers)) for name in request.blocks]
+        known = min(request.input + request.output, len(names) * block)
         for _ in range(-(-request.input // block) - len(names)):
             self._own += 1
             names.append(2 * self._own + 1)
-        return NamedPrompt(request.input, names, block)
+        length = max(known, request.input)
+        whole = NamedPrompt(length, names[: -(-length // block)], block)
+        return whole[: request.input], whole[request.input :]
 
 
 class Replica:
@@ -90,8 +100,9 @@ class Replica:
     def add(self, request: TraceRequest, received: int = 0) -> int:
         """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
         engine does."""
-        number = self.engine.add(self._prompts.of(request), _ASKED, received=received)
-        self.executor.expect(number, request.output)
+        prompt, answer = self._prompts.of(request)
+        number = self.engine.add(prompt, _ASKED, received=received)
+        self.executor.expect(number, request.output, answer)
         return number
 
     def forget(self, number: int) -> int:

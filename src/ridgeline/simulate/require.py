@@ -4,26 +4,33 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.simulate.findings import FIGURES, Findings
+from ridgeline.traffic.percentiles import Percentile
 
-_FORM = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|%)?")
+_FORM = re.compile(r"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|%)?")
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01, "": 1.0, None: 1.0}
 _TIMES = re.compile(r"_p\d+$")
+_OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that a class has too
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A figure by its name, and what it may be at most, or has to be at least."""
+    """A figure by its name, and what it may be at most, or has to be at least. slo_class: of the requests of one class;
+    None for all."""
 
     text: str
     name: str
     least: bool
     bound: float
+    slo_class: str | None = None
 
     def failed(self, findings: Findings) -> str:
         """Why it is not kept, in words; "" where it is, even at the worse end of the figure's interval."""
-        found = FIGURES[self.name](findings)
+        found = self._figure(findings)
         if found is None:
+            classes = findings.metrics.classes
             why = "overloaded" if findings.verdict == "overloaded" else "there is no such figure of this run"
+            if self.slo_class is not None and self.slo_class not in classes:
+                why = f"no request is of class {self.slo_class!r}; there is {', '.join(classes) or 'none'}"
             return f"{self.text} is not kept: {why}"
         worse = found.low if self.least else found.high
         kept = worse >= self.bound if self.least else worse <= self.bound
@@ -33,18 +40,27 @@ class Requirement:
             else f"{self.text} is not kept: {self.name} is {found.mid:.4g} ({found.low:.4g} .. {found.high:.4g})"
         )
 
+    def _figure(self, findings: Findings) -> Percentile | None:
+        if self.slo_class is None:
+            return FIGURES[self.name](findings)
+        known = self.slo_class in findings.metrics.classes
+        return findings.class_figures(self.slo_class)[self.name] if known else None
+
 
 def parse_requirement(text: str) -> Requirement:
-    """Of `ttft_p99<500ms`, `goodput>12`, `good_share>=99%`. Raises ValueError naming what there is."""
+    """Of `ttft_p99<500ms`, `goodput>12`, `batch:good_share>=99%` (of one class). Raises ValueError naming what there
+    is."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"--require is {text!r}; write a figure, < or >, and a number: ttft_p99<500ms, good_share>99%")
-    name, sign, number, unit = match.groups()
-    if name not in FIGURES:
-        raise ValueError(f"--require names {name!r}; there is {', '.join(FIGURES)}")
+    slo_class, name, sign, number, unit = match.groups()
+    there = [of for of in FIGURES if slo_class is None or _OF_CLASS.fullmatch(of)]
+    if name not in there:
+        raise ValueError(f"--require names {name!r}; there is {', '.join(there)}")
     timed = _TIMES.search(name) is not None
     if timed != (unit in ("us", "µs", "ms", "s")):
         raise ValueError(
             f"--require is {text!r}; " + ("give a time with its unit, like 500ms" if timed else "it is no time")
         )
-    return Requirement(text.strip(), name, sign[0] == ">", float(number) * _UNITS[unit])
+    bound = float(number) * _UNITS[unit]
+    return Requirement(text.strip(), name, sign[0] == ">", bound, None if slo_class is None else slo_class.strip())

@@ -7,6 +7,7 @@ order, replicas theirs. Nothing depends on wall time, on a hash or on a set's or
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.request import Finish
 from ridgeline.simulate.clock import Clock
 from ridgeline.simulate.fleet import ALONE, Fleet, Link
+from ridgeline.simulate.front import FrontCore
 from ridgeline.simulate.log import NEVER, OUTCOMES, Log, Totals
 from ridgeline.simulate.replica import Machine, Prompts, Replica, StepPricer
 from ridgeline.simulate.serving import Live, Serving, lives
@@ -25,7 +27,7 @@ Told = Callable[[Log], bool]
 """Told of the log now and then; whether to go on."""
 
 _STEPS_BETWEEN = 256  # steps after which somebody is told
-_STEP, _SENT, _UP = range(3)  # what happens, in its order at one moment
+_STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
 
 
 def run(machine: Machine, offered: Offered, factor: float = 1.0, told: Told | None = None, fleet: Fleet = ALONE) -> Log:
@@ -50,6 +52,8 @@ class _Run:
         self.decoding = self.router if split is None else router_named(fleet.router, fleet.seed + 1)
         self.sent: dict[int, tuple[TraceRequest, Live]] = {}  # hand-overs under way
         self.handed = 0
+        self.front = None if fleet.front is None else FrontCore(fleet.front)
+        self.reading: deque[tuple[TraceRequest, Live]] = deque()
         self.look = None if scaling is None else scaling.period
         self.changed = 0  # when a replica came or went
 
@@ -71,6 +75,8 @@ class _Run:
                         break
                 elif what == _SENT:
                     self._receive(*self.sent.pop(which))
+                elif what == _READ:
+                    self._deal(*self.reading.popleft())
                 else:
                     self.replicas[which].taking = True
             else:
@@ -116,8 +122,17 @@ class _Run:
 
     def _add(self) -> None:
         request = self.offered.take()
-        row = self.log.requests.add(request.at, request.input)
-        live, split = Live(row, request.input + REQUEST_TOKENS), self.fleet.split
+        row = self.log.requests.add(request)
+        live = Live(row, request, request.input + REQUEST_TOKENS)
+        if self.front is None:
+            self._deal(request, live)
+            return
+        self.reading.append((request, live))
+        heapq.heappush(self.happens, (self.front.reads(self.clock.now), _READ, row))
+
+    def _deal(self, request: TraceRequest, live: Live) -> None:
+        """A request is read, and goes to a replica."""
+        split = self.fleet.split
         if split is None:
             self._send(request, live, self._choose(self.router, request, range(len(self.replicas))))
             return
@@ -129,7 +144,8 @@ class _Run:
         try:
             self.replicas[place].add(request, live, received)
         except ValueError as error:
-            self.log.requests.refuse(live.row, str(error))  # its user does not ask again: it would be for ever
+            self.log.requests.refuse(live.row, str(error))
+            self.offered.ended(live.request, self.clock.now, answered=False)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
@@ -140,11 +156,18 @@ class _Run:
             serving.until = self.clock.now
 
     def _take(self, serving: Serving, events: list[TokenEvent]) -> None:
-        """The tokens of a step. Most come one step after the one before, so that their gaps are equal."""
-        now, before, live = self.clock.now, serving.before, serving.live
+        """The tokens of a step. Most come one step after the one before, so that their gaps are equal; but for those
+        that a front writes one after the other."""
+        now, before, live, front = self.clock.now, serving.before, serving.live, self.front
+        step = now
+        if front is not None:
+            front.hears(now)
+            before = NEVER
         gap, equal = now - before, 0
         for event in events:
             own = live[event.request]
+            if front is not None:
+                now = front.writes()
             if own.last == before and before != NEVER:
                 equal += 1
                 if gap > own.worst:
@@ -153,12 +176,14 @@ class _Run:
                 longer = now - own.last
                 own.worst = max(own.worst, longer)
                 self.log.gaps.add(now, longer, 1)
+            else:
+                own.first = now
             own.last = now
             if event.finish is not None:
                 self._end(serving, event, own)
         if equal:
             self.log.gaps.add(now, gap, equal)
-        serving.before = now
+        serving.before = step
 
     def _end(self, serving: Serving, event: TokenEvent, own: Live) -> None:
         del serving.live[event.request]
@@ -170,16 +195,17 @@ class _Run:
         if own.rest is not None and not limited:
             self._hand_over(own.rest, own)
             return
+        if self.front is not None:
+            self.front.closes()
         requests, row, timing = self.log.requests, own.row, own.begun
         requests.outcome[row] = OUTCOMES.index("ok")
         requests.limited[row] = limited
         requests.made[row], requests.cached[row] = own.made, own.cached
         assert timing.scheduled is not None
-        assert timing.first_token is not None
-        requests.scheduled[row], requests.first[row] = timing.scheduled, timing.first_token
+        requests.scheduled[row], requests.first[row] = timing.scheduled, own.first
         requests.last[row] = own.last
         requests.worst_gap[row] = own.worst
-        self.offered.ended(self.clock.now)
+        self.offered.ended(own.request, own.last, answered=True)
 
     # -- prompts and answers apart ------------------------------------------------------------------------------------
 
@@ -242,7 +268,8 @@ class _Run:
         """What is left is unfinished."""
         engines = [serving.replica.engine for serving in self.replicas]
         stats = [engine.stats for engine in engines]
-        self.log.end, self.log.replicas = self.clock.now, len(self.replicas)
+        told = self.clock.now if self.front is None else max(self.clock.now, self.front.free)
+        self.log.end, self.log.replicas = told, len(self.replicas)
         self.log.lives = lives(self.replicas, self.log.end)
         self.log.totals = Totals(
             sum(each.preemptions for each in stats),

@@ -11,15 +11,18 @@ from ridgeline.traffic.trace import TraceRequest
 
 @dataclass(slots=True)
 class Live:
-    """A request under way: its row, what a router counts it for, when its last token came, the longest gap so far.
+    """A request under way: its row, what was asked, what a router counts it for, when its first and its last token came
+    to the client, the longest gap so far.
 
     rest: what is to be done of it elsewhere, once this replica has given its first token. made, cached: tokens that
     another has given it, and prompt tokens that were found there; begun: its timing there.
     """
 
     row: int
+    request: TraceRequest
     load: int
     rest: TraceRequest | None = None
+    first: int = NEVER
     last: int = NEVER
     worst: int = NEVER
     made: int = 0

@@ -6,7 +6,8 @@ from ridgeline.document.numbers import gib, say_gib
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.front import Between
+from ridgeline.simulate.replica import NOTHING, Machine
 
 
 def machine_of(
@@ -17,7 +18,7 @@ def machine_of(
     pages: int | None = None,
     page_size: int = 16,
     prefix_cache: bool = True,
-    between: int = 0,
+    between: Between = NOTHING,
 ) -> Machine:
     """An engine with these limits on the card of a case. context: positions that a request may have, the model's by
     default. pages: of KV memory, where they are known; else what the plan leaves for them. between: as of a Machine.

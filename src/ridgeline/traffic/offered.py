@@ -27,8 +27,8 @@ class Offered(Protocol):
     def take(self) -> TraceRequest:
         """That one."""
 
-    def ended(self, now: int) -> None:
-        """A request has ended, however it did: its user may ask again."""
+    def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
+        """A request that was taken has its answer, or was refused: its user may ask again."""
 
 
 class OpenLoop:
@@ -50,7 +50,7 @@ class OpenLoop:
         assert taken is not None, "nothing is left to take"
         return taken
 
-    def ended(self, now: int) -> None:
+    def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
         """It changes nothing."""
 
 
@@ -76,8 +76,10 @@ class Users:
         taken, self._next = replace(self._next, at=heapq.heappop(self._asking)), next(self._requests, None)
         return taken
 
-    def ended(self, now: int) -> None:
-        """One of them begins to think."""
+    def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
+        """One of them begins to think. Who is refused leaves: to ask again would be to be refused for ever."""
+        if not answered:
+            return
         asks = now + self._think
         if self._until is None or asks < self._until:
             heapq.heappush(self._asking, asks)

@@ -52,6 +52,16 @@ def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
     return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Between which shares the true one lies in 95 of 100 cases where `share` of so many were (Wilson 1927): of none
+    and of all, too, it has a width."""
+    if not count:
+        return 0.0, 1.0
+    square = DEVIATIONS_95**2 / count
+    middle, off = share + square / 2, DEVIATIONS_95 * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    return max(0.0, (middle - off) / (1 + square)), min(1.0, (middle + off) / (1 + square))
+
+
 def needed(percent: int) -> int:
     """Samples that a percentile takes: 20 for p50, 100 for p90, 1,000 for p99."""
     return math.ceil(BEYOND * 100 / (100 - percent))

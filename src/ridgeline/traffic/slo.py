@@ -1,24 +1,32 @@
-"""Service level objectives: the most that a request may take to count as good."""
+"""Service level objectives: the most that a request may take to count as good, of all or class by class."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
-_UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+"""Nanoseconds."""
+
 _NAMES = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
 class SLO:
-    """Nanoseconds to the first token, between two tokens on average, and to the last; None for no limit."""
+    """Nanoseconds to the first token, between two tokens on average, and to the last; None for no limit. classes: what
+    requests of a class keep to instead."""
 
     ttft: int | None = None
     tpot: int | None = None
     e2e: int | None = None
+    classes: Mapping[str, "SLO"] = field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))
+        return bool(self.classes) or any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))
+
+    def of(self, name: str) -> "SLO":
+        """What requests of a class keep to."""
+        return self.classes.get(name, self)
 
     def met(self, ttft: int | None, tpot: float | None, e2e: int | None) -> bool | None:
         """Whether a request kept every limit; None where it lacks a metric that has one and broke no other."""
@@ -29,7 +37,8 @@ class SLO:
 
     def __str__(self) -> str:
         limits = ((name, getattr(self, name)) for name in _NAMES)
-        return ", ".join(f"{name} {limit / 1e6:g} ms" for name, limit in limits if limit is not None)
+        own = ", ".join(f"{name} {limit / 1e6:g} ms" for name, limit in limits if limit is not None)
+        return "; ".join([*([own] if own else []), *(f"{name}: {slo}" for name, slo in self.classes.items())])
 
 
 def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
@@ -42,7 +51,21 @@ def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
         if name in limits:
             raise ValueError(f"--slo has {name} twice; give it once")
         limits[name] = _nanoseconds(part.strip(), value)
-    return SLO(**limits)
+    return SLO(limits.get("ttft"), limits.get("tpot"), limits.get("e2e"))
+
+
+def parse_slos(texts: Sequence[str]) -> SLO:
+    """The objectives in `ttft=1s,tpot=50ms` and `batch:e2e=60s`, the latter of one class. Raises ValueError."""
+    found: dict[str, SLO] = {}
+    for text in texts:
+        name, separated, limits = text.rpartition(":")
+        name = name.strip()
+        if separated and not name:
+            raise ValueError(f"--slo is {text!r}; write the class before the colon, like batch:e2e=60s")
+        if name in found:
+            raise ValueError(f"--slo is given twice {f'for {name}' if name else 'without a class'}; give it once")
+        found[name] = parse_slo(limits)
+    return replace(found.pop("", SLO()), classes=found)
 
 
 def _nanoseconds(part: str, value: str) -> int:
@@ -54,4 +77,4 @@ def _nanoseconds(part: str, value: str) -> int:
         raise ValueError(f"--slo has {part!r}; write a time above 0 with its unit, like ttft=200ms")
     if float(match[1]) == 0:
         raise ValueError(f"--slo has {part!r}; it must be above 0")
-    return round(float(match[1]) * _UNITS[match[2]])
+    return round(float(match[1]) * UNITS[match[2]])

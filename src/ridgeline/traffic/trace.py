@@ -13,6 +13,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from ridgeline.traffic.lengths import MAX_TOKENS
 from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
 _MOONCAKE = {"timestamp", "input_length", "output_length", "hash_ids"}
@@ -38,8 +40,10 @@ _BAILIAN_BLOCK = 16
 class TraceRequest:
     """A request of a trace: when it came, in nanoseconds after the first, and how many tokens went in and out.
 
-    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter; equal names at the start are
-    an equal prefix. Empty where the trace does not say.
+    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter, and, where the trace knows
+    them, of those that its answer goes on with; equal names at the start are an equal prefix. Empty where the trace
+    does not say. turn: which question of its conversation it is, from 0 on, where it is known to be of one; session:
+    which conversation. slo_class: which of several objectives it is held to; empty for those of all others.
     """
 
     at: int
@@ -47,6 +51,9 @@ class TraceRequest:
     output: int
     blocks: tuple[str, ...] = ()
     block: int = 0
+    session: int = 0
+    turn: int = 0
+    slo_class: str = ""
 
 
 _Numbered = tuple[int, TraceRequest]
@@ -121,14 +128,25 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Nu
 
 def _azure(cells: list[str]) -> TraceRequest:
     moment, given, made = cells
-    stamp, _, fraction = moment.partition(".")  # seven digits, one more than datetime reads
-    seconds = int((datetime.fromisoformat(stamp) - datetime(1970, 1, 1)).total_seconds())
-    return TraceRequest(seconds * SECOND + int(f"{fraction:0<9}"[:9]), _tokens(_whole(given)), _tokens(_whole(made)))
+    return TraceRequest(_dated(moment), _tokens(_whole(given)), _tokens(_whole(made)))
+
+
+def _dated(text: str) -> int:
+    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`: seven digits, one more than datetime reads."""
+    match = _DATE.fullmatch(text.strip())
+    try:
+        if match is not None:
+            seconds = int((datetime.fromisoformat(match[1]) - datetime(1970, 1, 1)).total_seconds())
+            return seconds * SECOND + int(f"{match[2] or '':0<9}"[:9])
+    except ValueError:  # a thirteenth month
+        pass
+    raise ValueError(f"{text.strip()[:40] or 'nothing'} is no time like 2023-11-16 18:15:46.5")
 
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
-    moment, _, given, made, _, _ = cells
-    return TraceRequest(_moment(float(moment)), _tokens(_whole(given)), max(1, _whole(made)))  # 0: that answer failed
+    moment, _, given, made, _, kind = cells
+    made_tokens = max(1, _whole(made))  # 0: that answer failed
+    return TraceRequest(_moment(_number(moment)), _tokens(_whole(given)), made_tokens, slo_class=kind.strip())
 
 
 def _benched(cells: list[str]) -> TraceRequest:
@@ -137,7 +155,7 @@ def _benched(cells: list[str]) -> TraceRequest:
     if not of["input_tokens"] or of["outcome"] != "ok":
         raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
     return TraceRequest(
-        _moment(float(of["intended"])), _tokens(int(of["input_tokens"])), _tokens(int(of["output_tokens"]))
+        _moment(_number(of["intended"])), _tokens(_whole(of["input_tokens"])), _tokens(_whole(of["output_tokens"]))
     )
 
 
@@ -159,21 +177,37 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
     given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
     if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
         raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_BAILIAN_BLOCK}")
-    return TraceRequest(_moment(fields["timestamp"]), given, _tokens(fields["output_length"]), blocks, _BAILIAN_BLOCK)
+    return TraceRequest(
+        _moment(fields["timestamp"]),
+        given,
+        _tokens(fields["output_length"]),
+        blocks,
+        _BAILIAN_BLOCK,
+        slo_class=str(fields["type"]),
+    )
 
 
 def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:
-    """pages: of the prompt's full pages; what remains of it is nobody else's."""
+    """pages: of the full pages of the prompt and, in recordings that know them, the answer; what remains is nobody
+    else's."""
     given, pages = _tokens(fields["input"]), tuple(str(name) for name in fields["pages"])
-    if len(pages) > given // block:
-        raise ValueError(f"{given} tokens do not fill {len(pages)} pages of {block}")
-    return TraceRequest(_moment(fields["at"]), given, _tokens(max(1, fields["output"])), pages, block)
+    made = _tokens(max(1, fields["output"]))
+    if len(pages) > (given + made) // block:
+        raise ValueError(f"{given} tokens and {made} do not fill {len(pages)} pages of {block}")
+    return TraceRequest(_moment(fields["at"]), given, made, pages, block, slo_class=str(fields.get("class", "")))
 
 
 def _moment(seconds: float) -> int:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"its time is {seconds}")
     return round(seconds * SECOND)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is no time in seconds") from None
 
 
 def _whole(cell: str) -> int:

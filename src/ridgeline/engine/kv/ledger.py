@@ -25,7 +25,8 @@ class Table:
     of its encoder, whose pages are granted together, before the first step runs. computed: positions that are in KV
     memory. room: positions that its pages hold. due: with how many there is something to settle. claim: pages it may
     still take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
-    entries that the runner knows; None before it has heard of any. fresh: whether there are others.
+    entries that the runner knows; None before it has heard of any. fresh: whether there are others. block: as of
+    extend_keys.
     """
 
     pages: list[list[int]]
@@ -37,6 +38,7 @@ class Table:
     due: int = 0
     claim: int = 0
     root: bytes = b""
+    block: int = 1
     keys: list[PageKey] = field(default_factory=list)
     published: int = 0
     sent: list[int] | None = None
@@ -111,26 +113,24 @@ class KVLedger:
         *,
         encoded: int = 0,
         root: bytes = b"",
-        names: Sequence[bytes] = (),
+        block: int = 1,
         find: bool = True,
     ) -> int | None:
         """Open a table for a request and share what is cached of its tokens.
 
         encoded: positions of its encoder, for layers that look at them. Their pages are its own and its forks', never
         found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
-        beside the tokens, the encoder's input among it. names: of its first full pages of `page_size` positions, where
-        they are known from outside (a trace has hashes of blocks and no tokens): each must stand for all up to and
-        including its page, and no token of those pages is looked at. find: whether what is cached may be shared; it may
-        not where every position has to run.
+        beside the tokens, the encoder's input among it. block: tokens of which only the first is looked at, where they
+        are known by names alone (as extend_keys). find: whether what is cached may be shared; it may not where every
+        position has to run.
 
         Returns how many positions need not be computed: whole pages, and never the last two positions. The last one's
         logits are wanted, and alone it would run as in a decode step, by another kernel with other rounding. None, and
         nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        assert len(names) <= len(tokens) // self.page_size, "a page has a name and is not full"
-        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
-        table.keys = self._refused.pop(request, []) or [PageKey(name, ()) for name in names]
+        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root, block=block)
+        table.keys = self._refused.pop(request, [])
         if self.prefix_cache and find:
             self._find(table, tokens)
         if self._wanted(table) + reserve > self.pool.available:
@@ -153,7 +153,7 @@ class KVLedger:
 
     def _find(self, table: Table, tokens: Sequence[int]) -> None:
         """Put the longest cached prefix into a new table."""
-        extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root)
+        extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root, table.block)
         hit = self.longest(table.keys, self.findable(len(tokens)))
         for index, group in self.growing:
             first = table.passed[index] = group.first_page(hit)
@@ -278,7 +278,7 @@ class KVLedger:
         """Make a table's pages up to the first `full` small ones findable."""
         if full <= table.published:
             return
-        extend_keys(table.keys, tokens, self.page_size, full, table.root)
+        extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block)
         for index, group in self.growing:
             pages, ratio = table.pages[index], group.page_size // self.page_size
             for page in range(table.published // ratio, full // ratio):
@@ -313,6 +313,7 @@ class KVLedger:
             return False
         shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
         table = Table(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
+        table.block = source.block
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))
         for group, pages in zip(self.groups, table.pages, strict=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from ridgeline.engine.features import EncoderInput, Features
 
-_PAGE, _ROOT, _BLOCKS = b"ridgeline kv page 1", b"ridgeline kv root 1", b"ridgeline kv blocks 1"
+_PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
 _ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
 
 
@@ -23,33 +23,29 @@ class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     tokens: tuple[int, ...]
 
 
-def extend_keys(keys: list[PageKey], tokens: Sequence[int], page_size: int, full: int, root: bytes = b"") -> None:
+def extend_keys(
+    keys: list[PageKey], tokens: Sequence[int], page_size: int, full: int, root: bytes = b"", block: int = 1
+) -> None:
     """Append the keys of the first `full` pages of `tokens` that `keys` does not name yet.
 
     root: what the contents depend on beside the tokens (an adapter, the encoder's input, a tenant's salt). A key hashes
     its parent's digest, the root's for the first page, and its own tokens, each of fixed width, under a tag of its own:
-    no two different prefixes spell the same bytes.
+    no two different prefixes spell the same bytes. block: tokens below 0 are names of blocks of so many (a trace has no
+    ids), which a key has once, in the page where the block begins: those that go on with it say nothing new.
     """
     while len(keys) < full:
         start = len(keys) * page_size
-        page = tuple(tokens[start : start + page_size])
+        end = start + page_size
+        page = tuple(tokens[start:end]) if block == 1 else _told(tokens, start, end, block)
         parent = keys[-1].digest if keys else _digest(_ROOT + root)
         keys.append(PageKey(_digest(_PAGE + parent + array("q", page).tobytes()), page))
 
 
-def names_of_blocks(blocks: Sequence[int], block: int, page_size: int, full: int, root: bytes = b"") -> list[bytes]:
-    """Names of the first `full` pages of a prompt whose tokens are known by the names of blocks of `block` tokens.
-
-    A page's name stands for the blocks that it touches, and for those of all pages before it: where it holds a part of
-    one, or of several, pages are taken to differ if any of their blocks does, for that is all there is to know.
-    """
-    names, digest, known = list[bytes](), _digest(_ROOT + root), 0
-    for page in range(1, full + 1):
-        touched = -(-page * page_size // block)
-        digest = _digest(_BLOCKS + digest + array("q", blocks[known:touched]).tobytes())
-        names.append(digest)
-        known = touched
-    return names
+def _told(tokens: Sequence[int], start: int, end: int, block: int) -> tuple[int, ...]:
+    """What is known of a page: names of the blocks that begin in it, and tokens that are no names."""
+    if tokens[end - 1] < 0:  # then all are names: what was sampled without one comes after them
+        return tuple([tokens[at] for at in range(-(-start // block) * block, end, block)])
+    return tuple([token for at, token in enumerate(tokens[start:end], start) if token >= 0 or at % block == 0])
 
 
 def root_of(root: bytes, encoder: EncoderInput, adapter: bytes = b"") -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.checkpoint.fill import load_weights, to_card, weight_bytes
+from ridgeline.checkpoint.fill import load_weights, stay_here, to_card, weight_bytes
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.kv.memory import kv_layout
@@ -70,7 +70,9 @@ class Draft:
         if not dummy_weights:
             _check_tokens(self, tokenizer)
         load_weights(self.model, self.source, dummy_weights=dummy_weights, device=place)
-        if place.type != "cpu":
+        if place.type == "cpu":
+            stay_here(self.model)
+        else:
             to_card(self.model, place)
         own = kv_layout(self.model, _ANY_BUDGET, layout.page_size, most_tokens=max(layout.tokens, layout.page_size))
         return Draft(self.source, self.model, own)

@@ -98,6 +98,11 @@ class Library:
             self._functions[name] = call
         return self._functions[name]
 
+    @property
+    def interleaves(self) -> bool:
+        """Whether products of bf16 rows are faster with codes of 4 bits that are interleaved (Codes)."""
+        return self.name == "avx512_bf16"
+
     @staticmethod
     def takes(own: Operands) -> bool:
         """Whether rows are multiplied with such a matrix here: with any that has operands."""
@@ -109,7 +114,7 @@ class Library:
         """x W^T + b for each matrix -> [T, O] of each, in the dtype of x or in fp32. Matrices are all plain, or all of
         one code; each row is in one piece, and so are those of x."""
         dtype = out or x_TI.dtype
-        assert len({own.codes and own.codes.kind for own in matrices}) == 1, "matrices of one call are coded alike"
+        assert len({_coded(own) for own in matrices}) == 1, "matrices of one call are coded alike"
         results = tuple(x_TI.new_empty(x_TI.shape[0], own.weight.shape[0], dtype=dtype) for own in matrices)
         own = (MatrixOf * len(results))(*(_product(x_TI, *each) for each in zip(matrices, results, strict=True)))
         self._products(rows_of(x_TI), len(own), own, DTYPES[dtype])
@@ -118,7 +123,7 @@ class Library:
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
         assert gate.weight.shape == up.weight.shape, "a gate is as wide as what it gates"
-        assert (gate.codes and gate.codes.kind) == (up.codes and up.codes.kind), "a gate is coded as what it gates"
+        assert _coded(gate) == _coded(up), "a gate is coded as what it gates"
         y_TF = x_TI.new_empty(x_TI.shape[0], gate.weight.shape[0])
         of_gate, of_up = (_product(x_TI, own, y_TF) for own in (gate, up))
         self._gated_products(rows_of(x_TI), of_gate, of_up, ACTIVATION_NUMBERS[activation])
@@ -184,6 +189,11 @@ def indices(numbers_N: Tensor) -> int:
     assert numbers_N.dtype == torch.int64, "kernels read indices as int64"
     assert numbers_N.is_contiguous(), "kernels read indices without gaps"
     return numbers_N.data_ptr()
+
+
+def _coded(own: Operands) -> tuple[str, bool] | None:
+    """What kernels tell matrices apart by."""
+    return own.codes and (own.codes.kind, own.codes.interleaved)
 
 
 def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:

@@ -33,7 +33,8 @@ class Codes:
     rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
     UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
     `outputs` of them. zeros_OG: uint8, one a scale, or one number for all. lows_OG: fp32, one a scale: what is added to
-    code x scale instead of - zero x scale (the minima of GGUF's Q4_K).
+    code x scale instead of - zero x scale (the minima of GGUF's Q4_K). interleaved: bytes, scales and zeros are in
+    memory as ops/matrix/interleaved.py lays them, whatever their shapes say.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Codes:
     zeros_OG: Tensor | float = 0.0
     outputs: int = 1
     lows_OG: Tensor | None = None
+    interleaved: bool = False
 
 
 class Operands(NamedTuple):
@@ -59,6 +61,7 @@ class CodesOf(Structure):
     _fields_ = (
         ("code", c_int), ("scale_type", c_int), ("group", c_int64), ("outputs", c_int64), ("groups", c_int64),
         ("scales", c_void_p), ("zeros", c_void_p), ("lows", c_void_p), ("zero", c_float),
+        ("interleaved", c_int),
     )  # fmt: skip
 
 
@@ -98,6 +101,7 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
         weight_stride=weight.stride(0),
     )  # fmt: skip
     if codes is not None:
+        assert not codes.interleaved or dtype == torch.bfloat16, "rows side by side are multiplied with bf16"
         found.codes = pointer(_codes_of(codes, weight, inputs))
     if y_TO is not None:
         found.y, found.y_stride = y_TO.data_ptr(), y_TO.stride(0)
@@ -118,6 +122,7 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
     found = CodesOf(
         code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
         group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
+        interleaved=codes.interleaved,
     )  # fmt: skip
     if isinstance(zeros, Tensor):
         assert zeros.shape == scales.shape, "a zero a scale"

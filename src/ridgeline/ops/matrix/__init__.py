@@ -14,6 +14,7 @@ from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
+from ridgeline.ops.matrix.settled import settle
 
 __all__ = [
     "AdaptedMatrix",
@@ -28,6 +29,7 @@ __all__ = [
     "PricedMatrix",
     "QuantisedMatrix",
     "matrix_of",
+    "settle",
     "stored_alike",
 ]
 

@@ -4,6 +4,7 @@ Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, kernels_of, library
+from ridgeline.ops.matrix.interleaved import LANES, codes_side_by_side, in_rows, scales_side_by_side
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, weight
@@ -28,7 +30,8 @@ class QuantisedMatrix(Matrix):
     `codes`: uint8 [O, B], each row filled up to a whole number of UNITs: unsigned integers of 8 bits, or of 4, two a
     byte, the first in the low half, or fp8 (e4m3). `scale`: [O, G]; [O / rows, G] where blocks of `rows` outputs share
     one. `zero`: uint8, as many as scales, where the format has zeros; else zero is the MIDDLE of the codes. A plain
-    weight is quantised when it is taken; codes of a checkpoint are a PrequantisedMatrix's.
+    weight is quantised when it is taken; codes of a checkpoint are a PrequantisedMatrix's. All three may be interleaved
+    for good once they are there (ops/matrix/interleaved.py), which their shapes then say.
     """
 
     stored: WeightFormat
@@ -58,12 +61,50 @@ class QuantisedMatrix(Matrix):
             return None
         if self.rounds_rows and self.inputs > min(self.group, MAX_INTEGERS):
             return None
-        return Operands(self.codes, self.own_bias, self._codes)
+        return Operands(self.codes.view(self.outputs, -1), self.own_bias, self._codes)
 
     @property
     def _codes(self) -> Codes:
-        zeros = self.zero if self.zero is not None else float(MIDDLE[self.kind])
-        return Codes(self.stored.kind, self.group, self.scale, zeros, self.stored.block[0] or self.outputs)
+        zeros, scales_OG = float(MIDDLE[self.kind]) if self.zero is None else self.zero, self.scale
+        if self.interleaved:
+            scales_OG = scales_OG.view(self.outputs, -1)
+            zeros = zeros.view(self.outputs, -1) if isinstance(zeros, Tensor) else zeros
+        sharers = self.stored.block[0] or self.outputs
+        return Codes(self.stored.kind, self.group, scales_OG, zeros, sharers, interleaved=self.interleaved)
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether codes, scales and zeros are."""
+        return self.codes.dim() > 2
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether our kernels are faster once they are."""
+        kernels = library()
+        return (
+            kernels is not None
+            and kernels.interleaves
+            and self.codes.is_cpu
+            and self.codes.is_contiguous()
+            and self.spec.dtype == torch.bfloat16
+            and self.kind == "int4"
+            and self.outputs % LANES == 0
+            and self.stored.block[0] == 1
+            and self.group > UNIT // 2
+            and (operands := self.operands) is not None
+            and operands.codes is not None
+            and operands.codes.lows_OG is None
+        )
+
+    def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
+        """Codes, scales and zeros by name; views of those of a matrix that is not interleaved as if it were."""
+        found = {"codes": self.codes, "scale": self.scale, **({} if self.zero is None else {"zero": self.zero})}
+        if not interleaved:
+            return found
+        assert not self.interleaved, "codes are interleaved once"
+        return {
+            name: (codes_side_by_side if name == "codes" else scales_side_by_side)(own) for name, own in found.items()
+        }
 
     @property
     def middle(self) -> int:
@@ -96,7 +137,12 @@ class QuantisedMatrix(Matrix):
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
         own = self._codes
         every_R = torch.arange(self.outputs, device=self.codes.device) if picked_R is None else picked_R
-        codes_RB = self.codes if picked_R is None else self.codes[picked_R]
+        codes_OB = self.codes
+        if self.interleaved:
+            codes_OB = in_rows(self.codes)
+            zeros_OG = float(MIDDLE[self.kind]) if self.zero is None else in_rows(self.zero)
+            own = replace(own, scales_OG=in_rows(self.scale), zeros_OG=zeros_OG)
+        codes_RB = codes_OB if picked_R is None else codes_OB[picked_R]
 
         def of_rows(each_OG: Tensor) -> Tensor:
             return each_OG[every_R // own.outputs].float()

@@ -1,8 +1,8 @@
 """`serve --record FILE`: what traffic came and what steps it made, as lines of JSON to be replayed. No text.
 
-Prompts are told by their length and names of their full pages, hashes under a key that is drawn at the start and kept
-nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or try one.
-docs/serving.md has the columns.
+Prompts and answers are told by their lengths and names of their full pages, hashes under a key that is drawn at the
+start and kept nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or
+try one. docs/serving.md has the columns.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ class _Pending:
     """A request whose line waits for its end, and for those that came before it: the file is in order of arrival."""
 
     line: dict[str, Any]
+    names: "_Names"
     ended: bool = False
 
 
@@ -70,7 +71,8 @@ class Recorder:
 
     def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
         """Name its pages; its line comes with its end."""
-        params = live.params
+        params, names = live.params, _Names(self._key, self._page, root)
+        names.extend(prompt)
         self._at = max(self._at, live.arrived)  # one whose prompt took long to read comes after those that overtook it
         line = {
             "kind": "request",
@@ -78,21 +80,24 @@ class Recorder:
             "queued": None,
             "input": live.prompt_tokens,
             "output": 0,
-            "pages": self._names(prompt, root),
+            "pages": names.pages,
             "n": params.n,
             "max_tokens": params.max_tokens,
             "temperature": params.temperature,
             "stream": live.stream,
         }
-        self._open[live] = pending = _Pending(line)
+        self._open[live] = pending = _Pending(line, names)
         self._pending.append(pending)
 
     def event(self, live: Live, event: Event) -> None:
         """Say when the engine had it: after its text was read, and after the step that ran then. Tokens are counted by
-        the request itself."""
-        line = self._open[live].line
-        if line["queued"] is None and event.timing is not None:
-            line["queued"] = self._seconds(event.timing.arrived)
+        the request itself; those of an only answer go on with the pages, for the next prompt of a conversation has
+        them."""
+        pending = self._open[live]
+        if pending.line["queued"] is None and event.timing is not None:
+            pending.line["queued"] = self._seconds(event.timing.arrived)
+        if event.token is not None and live.params.n == 1:
+            pending.names.extend((event.token.token,))
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """A line."""
@@ -134,14 +139,24 @@ class Recorder:
     def _seconds(self, at: int) -> float:
         return round((at - self._start) * NANOSECONDS, 6)
 
-    def _names(self, prompt: Sequence[int], root: bytes) -> list[str]:
-        """A name for each full page, which stands for all up to its end, and for what separates tenants."""
-        size, names = self._page, list[str]()
-        digest = self._digest(root)
-        for page in range(len(prompt) // size):
-            digest = self._digest(digest + array("q", prompt[page * size : (page + 1) * size]).tobytes())
-            names.append(digest.hex())
-        return names
+
+class _Names:
+    """Names for the full pages of tokens that come one after the other: each stands for all up to its end, and for what
+    separates tenants. pages: those so far; of what fills none only the ids are kept, until it does."""
+
+    def __init__(self, key: bytes, page: int, root: bytes) -> None:
+        self._key, self._page = key, page
+        self._last, self._left = self._digest(root), array("q")
+        self.pages: list[str] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Further tokens."""
+        self._left.extend(tokens)
+        full = len(self._left) // self._page * self._page
+        for start in range(0, full, self._page):
+            self._last = self._digest(self._last + self._left[start : start + self._page].tobytes())
+            self.pages.append(self._last.hex())
+        del self._left[:full]
 
     def _digest(self, message: bytes) -> bytes:
         return hashlib.blake2b(message, key=self._key, digest_size=8).digest()

@@ -67,6 +67,11 @@ template <class Stored_, class Coded> struct CodedPanel {
         // What is missing is computed with the last one's codes and any scales, and dropped.
         for (int64_t o = 0; o < OUTPUTS; ++o)
             rows.codes[o] = static_cast<const uint8_t*>(matrix.weight) + (first + std::min(o, there - 1)) * matrix.weight_stride;
+        if (at_once && groups > 1) {  // those of the panel that comes next: short pieces, which the processor does not foresee
+            const int64_t next = (first + PANEL) * groups, numbers = there * groups;
+            prefetch(static_cast<const uint8_t*>(codes.scales) + next * codes.scale_bytes(), numbers * codes.scale_bytes());
+            if (codes.zeros) prefetch(codes.zeros + next, numbers);
+        }
         if (at_once) return widen_scales(codes, first * groups, there * groups, Coded::FACTOR, scales, low);
         for (int64_t o = 0; o < there; ++o) widen_scales(codes, first + o, Coded::FACTOR, scales + o * step, low + o * step);
     }

@@ -24,6 +24,34 @@ void gather(Pool& pool, const void* table, int64_t entries, int64_t row_bytes, c
     });
 }
 
+// A row of codes that are interleaved (interleaved.h), and its scales and zeros, as others have them.
+struct GatheredRow {
+    const uint8_t* codes;
+    Codes own;
+
+    GatheredRow(const Matrix& table, int64_t number) : codes(static_cast<const uint8_t*>(table.weight)), own(*table.codes) {
+        if (!own.interleaved) {
+            codes += number * table.weight_stride;
+            return;
+        }
+        thread_local Scratch<uint8_t> scratch;
+        constexpr int64_t SIDE_BY_SIDE = 16, PIECE = 4;
+        const int64_t panel = number / SIDE_BY_SIDE * SIDE_BY_SIDE, lane = number - panel;
+        const int64_t bytes = table.weight_stride, scale_bytes = own.scale_bytes(), groups = own.groups;
+        uint8_t *codes_to = scratch.of(bytes + groups * (scale_bytes + 1)), *scales_to = codes_to + bytes, *zeros_to = scales_to + groups * scale_bytes;
+        auto take = [&](const void* from, int64_t row, int64_t piece, uint8_t* to) {
+            const auto* own = static_cast<const uint8_t*>(from) + panel * row + lane * piece;
+            for (int64_t i = 0; i < row; i += piece) std::memcpy(to + i, own + i * SIDE_BY_SIDE, piece);
+        };
+        take(table.weight, bytes, PIECE, codes_to);
+        take(own.scales, groups * scale_bytes, scale_bytes, scales_to);
+        if (own.zeros) take(own.zeros, groups, 1, zeros_to);
+        codes = codes_to, own.scales = scales_to, own.zeros = own.zeros ? zeros_to : nullptr;
+    }
+    // Of which output of `own` it has the scales.
+    int64_t output(int64_t number) const { return own.interleaved ? 0 : number; }
+};
+
 // The same of a table of codes, whose rows are widened to the type of a model's.
 template <class Stored, class Coded>
 void gather_codes(Pool& pool, const Matrix& table, int64_t width, const int64_t* numbers, int64_t count, Stored* to) {
@@ -38,9 +66,9 @@ void gather_codes(Pool& pool, const Matrix& table, int64_t width, const int64_t*
         const int64_t room = (table.codes->groups + LANES - 1) / LANES * LANES;
         float* scales = scratch.of(2 * room + padded(width));
         float *low = scales + room, *row = low + room;
-        widen_scales(*table.codes, number, Coded::FACTOR, scales, low);
-        const auto* codes = static_cast<const uint8_t*>(table.weight) + number * table.weight_stride;
-        widen_codes<Coded>(codes, scales, low, table.codes->group, 0, padded(width), row);
+        const GatheredRow gathered(table, number);
+        widen_scales(gathered.own, gathered.output(number), Coded::FACTOR, scales, low);
+        widen_codes<Coded>(gathered.codes, scales, low, table.codes->group, 0, padded(width), row);
         for (int64_t i = 0; i < width; ++i) put(own + i, row[packed_place<bf16, float>(i)]);
     });
 }

@@ -6,6 +6,7 @@
 #include "experts.h"
 #include "gather.h"
 #include "integers.h"
+#include "interleaved.h"
 #include "norm.h"
 #include "product.h"
 #include "rotary.h"
@@ -32,6 +33,9 @@ template <class Stored, class Call> void with_all_panels(const Matrix& matrix, C
 }
 
 void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, DType out) {
+#ifdef BF16_DOTS
+    if (interleaved(*matrices)) return (out == FP32 ? interleaved_products<float> : interleaved_products<bf16>)(pool, x, count, matrices);
+#endif
     auto run = [&]<class Panel>() {
         (x.type == FP32 || out == FP32 ? products<Panel, float> : products<Panel, typename Panel::Stored>)(pool, x, count, matrices);
     };
@@ -44,6 +48,9 @@ void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* 
 }
 
 void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
+#ifdef BF16_DOTS
+    if (interleaved(gate)) return interleaved_gated_products(pool, x, gate, up, by);
+#endif
     auto run = [&]<class Panel>() { gated_products<Panel>(pool, x, gate, up, by); };
     (x.type == FP32 ? with_all_panels<float>(gate, run) : with_all_panels<bf16>(gate, run));
 }

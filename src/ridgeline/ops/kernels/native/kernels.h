@@ -11,7 +11,8 @@ enum Code : int { INT8, INT4, FP8, INT8_BY_INT8 };  // the last of rows that are
 
 // How codes stand for a matrix's numbers (quantised.h). group, outputs: how many inputs and how many outputs share a scale.
 // groups: scales from one row of them to the next. zeros: an unsigned byte for each scale, or null, where all are `zero`.
-// lows: what is added to code * scale in the place of -zero * scale, for each scale, or null.
+// lows: what is added to code * scale in the place of -zero * scale, for each scale, or null. interleaved: rows are laid side by
+// side (interleaved.h).
 struct Codes {
     Code code;
     DType scale_type;
@@ -20,6 +21,9 @@ struct Codes {
     const uint8_t* zeros;
     const float* lows;
     float zero;
+    int interleaved;
+
+    int64_t scale_bytes() const { return scale_type == FP32 ? 4 : 2; }
 };
 
 // A matrix and where its results go. weight: numbers of the type of the rows, or, where there are codes, those: a whole number

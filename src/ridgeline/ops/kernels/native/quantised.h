@@ -147,7 +147,7 @@ inline F scales_at(const void* from, DType type) {
 // So many scales from place `first` on times `factor`, and what is added to the numbers of the group of each, as fp32. Whole
 // registers are written.
 inline void widen_scales(const Codes& codes, int64_t first, int64_t count, float factor, float* to, float* low) {
-    const int64_t bytes = codes.scale_type == FP32 ? 4 : 2;
+    const int64_t bytes = codes.scale_bytes();
     const auto* scales = static_cast<const uint8_t*>(codes.scales) + first * bytes;
     const uint8_t* zeros = codes.zeros ? codes.zeros + first : nullptr;
     auto widen = [&](const void* scales, const uint8_t* zeros, float* to, float* low) {

@@ -1,0 +1,232 @@
+"""The traffic options of `ridgeline simulate`: when requests come, and how long they are."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ridgeline.cli import options
+from ridgeline.cli.options import parse_seconds
+from ridgeline.simulate.capacity import REQUESTS
+from ridgeline.traffic import arrivals
+from ridgeline.traffic.conversations import Conversations, Questions
+from ridgeline.traffic.lengths import Lengths, parse_lengths
+from ridgeline.traffic.offered import (
+    SPREAD,
+    Offered,
+    OpenLoop,
+    Users,
+    at_moments,
+    bounded,
+    drawn,
+    hurried,
+    spread,
+    thinned,
+)
+from ridgeline.traffic.profile import parse_profile, shaped
+from ridgeline.traffic.trace import TraceRequest, read_trace
+
+_DURATION = "60s"  # of requests that are drawn, where nothing says when to end
+_INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
+
+_traffic = options.panel("Traffic")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficFlags:
+    """When requests come, and how long they are."""
+
+    trace: Annotated[
+        Path | None,
+        _traffic(
+            "Moments, lengths and shared prefixes of a file: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's "
+            "JSONL, or what serve --record or bench serve --csv wrote. With --rate or --users its lengths alone."
+        ),
+    ] = None
+    rate: Annotated[float | None, _traffic("So many requests a second, whatever becomes of them.")] = None
+    users: Annotated[int | None, _traffic("So many users, each asking again when it has its answer.")] = None
+    think: Annotated[str | None, _traffic("How long a user thinks before the next question, like 2s.")] = None
+    turns: Annotated[
+        int, _traffic("Questions of a conversation, each of which carries what was said before; --rate begins so many.")
+    ] = 1
+    arrival: Annotated[
+        Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
+    ] = "poisson"
+    burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    profile: Annotated[
+        str | None,
+        _traffic("How --rate changes: ramp:4:60s, spike:4:60s:30s (times, from, for), day:0.2:600s (share, period)."),
+    ] = None
+    speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
+    keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
+    input: Annotated[str | None, _traffic(f"Tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
+    output: Annotated[str | None, _traffic(f"Tokens of an answer, written so too. By default {_OUTPUT}.")] = None
+    exact: Annotated[
+        bool,
+        _traffic(
+            f"Fixed lengths as they are. By default they differ by up to {SPREAD:.0%}: requests of equal lengths march "
+            "in step.",
+            "--exact",
+        ),
+    ] = False
+    requests: Annotated[int | None, _traffic("End after so many.", "--requests", "--num-prompts")] = None
+    duration: Annotated[
+        str | None, _traffic(f"None come after this, like 10s. By default {_DURATION}, of a trace its end.")
+    ] = None
+    seed: Annotated[int, _traffic("Same seed: the same requests at the same moments.")] = 0
+
+    def of_capacity(self) -> "TrafficFlags":
+        """The same as a rate is looked for: as many requests at each. Raises ValueError for what states one."""
+        if self.rate is not None or self.users is not None:
+            raise ValueError("--capacity looks for the rate; leave --rate and --users out")
+        if self.duration is not None:
+            raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
+        if self.speed != 1 or self.profile is not None:
+            raise ValueError("--capacity looks for a steady rate; leave --speed and --profile out")
+        return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
+
+    def at(self, rate: float) -> "TrafficFlags":
+        """The same requests at another rate: their gaps scaled. Raises ValueError as `offered`."""
+        if self.trace is None:
+            return replace(self, rate=rate)
+        recorded = read_trace(self.trace)
+        kept = recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed)
+        moments = [request.at for request in islice(kept, self.requests)]
+        if not moments or moments[-1] == moments[0]:
+            raise ValueError(f"{self.trace}: all requests come at once, so that they have no rate")
+        return replace(self, speed=rate * (moments[-1] - moments[0]) / 1e9 / (len(moments) - 1))
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests come by themselves."""
+        return self.users is None
+
+    def check(self) -> None:
+        """Raises ValueError for options that do not go together."""
+        if self.trace is None and self.rate is None and self.users is None:
+            raise ValueError("give what comes: --trace FILE, --rate R (requests a second) or --users N")
+        if self.rate is not None and self.users is not None:
+            raise ValueError("--rate is requests that come by themselves, --users those who wait for answers; give one")
+        for name in ("rate", "burstiness", "speed"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"--{name} is {value}; it must be a number above 0")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"--keep is {self.keep}; it must be a share above 0 and at most 1")
+        for name in ("users", "requests", "turns"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}; it must be at least 1")
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        own_moments = self.trace is not None and self.rate is None and self.users is None
+        for given, wanted, message in (
+            (
+                self.think is not None,
+                self.users is not None or self.turns > 1,
+                "--think is for --users, or for conversations of several --turns; leave it out",
+            ),
+            (
+                self.turns > 1,
+                self.trace is None,
+                "--turns is of questions that are drawn; a trace tells by its blocks what goes on with what: leave it "
+                "out",
+            ),
+            (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
+            (self.profile is not None, self.rate is not None, "--profile is how --rate changes; give both"),
+            (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
+            (self.speed != 1, own_moments, "--speed is for a --trace at its own moments; leave it out"),
+            (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
+            (self.input is not None, self.trace is None, "--input is what a trace says itself; leave it out"),
+            (self.output is not None, self.trace is None, "--output is what a trace says itself; leave it out"),
+            (self.exact, self.trace is None, "--exact is for lengths that are drawn; a trace's are as they are"),
+        ):
+            if given and not wanted:
+                raise ValueError(message)
+
+    def offered(self) -> Callable[[], Offered]:
+        """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
+        be read."""
+        self.check()
+        if self.profile is not None:
+            parse_profile(self.profile)
+        lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
+        think = 0 if self.think is None else round(parse_seconds(self.think, "--think") * 1e9)
+        made = partial(self._offered, lengths, self._until(), think)
+        made()  # a file that cannot be read is refused before a model is built
+        return made
+
+    def _lengths(self, option: str, text: str) -> Lengths:
+        found = parse_lengths(text, option)
+        return found if self.exact else spread(found)
+
+    def _until(self) -> int | None:
+        """Nanoseconds after which none come."""
+        text = self.duration
+        if text is None:
+            if self.requests is not None or (self.trace is not None and self.open_loop and self.rate is None):
+                return None
+            text = _DURATION
+        return round(parse_seconds(text, "--duration") * 1e9)
+
+    def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: int) -> Offered:
+        requests = self._requests(lengths)
+        begun: Offered
+        if self.users is None:
+            begun = OpenLoop(bounded(requests, self.requests, until))
+        else:
+            begun = Users(self.users, think, bounded(requests, self.requests, None), until, self.seed)
+        if self.turns == 1:
+            return begun
+        return Conversations(begun, self.turns, think, Questions(*lengths, self.seed), until)
+
+    def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
+        moments = self._moments()
+        if self.trace is None:
+            return drawn(moments, *lengths, self.seed)
+        recorded = read_trace(self.trace)
+        if self.users is not None or self.rate is not None:
+            return at_moments(recorded, moments)
+        return hurried(recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed), self.speed)
+
+    def _moments(self) -> Iterator[int]:
+        """Of users none count."""
+        if self.rate is None:
+            return arrivals.constant(1.0)
+        steady = self._steady(self.rate)
+        return steady if self.profile is None else shaped(steady, parse_profile(self.profile))
+
+    def _steady(self, rate: float) -> Iterator[int]:
+        match self.arrival:
+            case "constant":
+                return arrivals.constant(rate)
+            case "gamma":
+                return arrivals.gamma(rate, self.burstiness, self.seed)
+            case "poisson":
+                return arrivals.poisson(rate, self.seed)
+
+    def in_words(self) -> str:
+        """`Poisson arrivals, 12 a second, 1k tokens in and 256 out, each up to 10% more or less`."""
+        if self.users is not None:
+            thinking = "" if self.think is None else f" who think for {self.think}"
+            how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
+        elif self.rate is not None:
+            name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
+            how = f"{name} arrivals, {self.rate:.4g} a second" + (f" ({self.profile})" if self.profile else "")
+        else:
+            faster = "" if self.speed == 1 else f" {self.speed:.4g} times as fast"
+            how = f"requests as recorded{faster}" + ("" if self.keep == 1 else f", {self.keep:.0%} of them")
+        if self.trace is not None:
+            return f"{how}, lengths of {self.trace.name}"
+        given, made = self.input or _INPUT, self.output or _OUTPUT
+        how += f", {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+        if self.turns == 1:
+            return how
+        how += f", conversations of {self.turns} questions"
+        if self.users is not None:
+            return how  # which says how long they think
+        return f"{how}, each " + ("at once" if self.think is None else self.think) + " after the answer before"

@@ -1,0 +1,97 @@
+"""Classes of requests with objectives of their own: counted one by one, told, required, kept by capacities."""
+
+from collections import Counter
+
+import pytest
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.capacity import capacity
+from ridgeline.simulate.classes import kept
+from ridgeline.simulate.export import findings_json
+from ridgeline.simulate.findings import Findings, simulate
+from ridgeline.simulate.metrics import measure
+from ridgeline.simulate.run import run
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Uniform
+from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.percentiles import Percentile
+from ridgeline.traffic.slo import SLO, parse_slos
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine
+
+SLOS = ("ttft=120ms,tpot=707us", "batch:e2e=120ms")
+ONE = machine(Limits(tokens=128, requests=16))
+
+
+def offered(rate: float = 3000.0) -> OpenLoop:
+    """Every third request is of class batch."""
+    plain = bounded(drawn(poisson(rate, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None)
+    return OpenLoop(
+        TraceRequest(one.at, one.input, one.output, slo_class="batch" if place % 3 == 0 else "")
+        for place, one in enumerate(plain)
+    )
+
+
+def found(error: float = 0.1) -> Findings:
+    return simulate(Asked("tiny", ONE, "", True, offered, parse_slos(SLOS), PriceError(error, ""), 5))
+
+
+def test_each_request_is_held_to_its_own_class() -> None:
+    """Against a count over the columns of the result file."""
+    findings = found()
+    result = findings_json(findings)
+    rows, left_out = result["per_request"], findings.metrics.left_out
+    good: Counter[str] = Counter()
+    for place in range(left_out, 300):
+        ttft, tpot, e2e = (rows[name][place] for name in ("ttft", "tpot", "e2e"))
+        batch = place % 3 == 0
+        good["batch" if batch else ""] += e2e <= 0.12 if batch else ttft <= 0.12 and tpot <= 707e-6
+    classes = findings.metrics.classes
+    assert {name: own.goodput.good for name, own in classes.items() if own.goodput} == good
+    assert 0 < good[""] < classes[""].requests, "some are good and some are not"
+    assert sum(own.requests for own in classes.values()) == 300 - left_out
+    assert findings.metrics.goodput is not None
+    assert findings.metrics.goodput.good == sum(good.values())
+    for name, own in classes.items():
+        share = findings.class_figures(name)["good_share"]
+        assert share is not None
+        assert share.low < own.good_share < share.high or own.good_share in (0, 1)
+        assert share.low < share.high, "of none and of all, too, there is a width"
+        assert result["classes"][name]["requests"] == own.requests
+    assert result["classes"]["batch"]["slo"]["e2e"] == 120_000_000
+    assert result["classes"]["batch"]["slo"]["ttft"] is None
+
+
+def test_a_class_without_objectives_of_its_own_has_those_of_all_others() -> None:
+    log = run(ONE, offered())
+    alone = measure(log, parse_slos(["other:ttft=1s", "ttft=60ms"]), open_loop=True).classes
+    plain = measure(log, SLO(ttft=60_000_000), open_loop=True)
+    assert plain.goodput is not None
+    assert sum(own.goodput.good for own in alone.values() if own.goodput) == plain.goodput.good
+    free = measure(log, parse_slos(["batch:ttft=40ms"]), open_loop=True).classes[""]
+    assert free.good_share == 1, "what nothing is asked of is good when it is answered"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(0.991, 1.0, "kept"), (0.95, 0.989, "missed"), (0.985, 0.995, "undecided")]
+)
+def test_a_verdict_is_no_surer_than_its_interval(low: float, high: float, word: str) -> None:
+    assert kept(Percentile(low, (low + high) / 2, high)) == word
+
+
+def test_a_capacity_keeps_every_class() -> None:
+    """Where one is served worse, the many that are good do not make up for it."""
+    slo = {
+        name: parse_slos([*text]) for name, text in (("all", ["ttft=60ms"]), ("own", ["ttft=60ms", "batch:e2e=40ms"]))
+    }
+    rates = {}
+    for name, objectives in slo.items():
+        at = lambda rate, factor, o=objectives: measure(run(ONE, offered(rate), factor), o, open_loop=True)  # noqa: E731
+        levels = capacity(at, 200.0, 0.0, attain=0.9).levels
+        rates[name] = levels
+        for level in levels:
+            shares = [own.good_share for own in level.metrics.classes.values()]
+            assert not level.good or min(shares) >= 0.9
+    best = {name: max((level.rate for level in levels if level.good), default=0) for name, levels in rates.items()}
+    assert 0 < best["own"] < best["all"]

@@ -1,0 +1,96 @@
+"""A server's core before the engines, held against a queue counted by hand, and costs between steps."""
+
+import pytest
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.columns import Columns
+from ridgeline.simulate.fleet import Fleet
+from ridgeline.simulate.front import Between, Front, FrontCore, parse_between, parse_front
+from ridgeline.simulate.run import run
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import Fixed, Uniform
+from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine, simulated
+
+COSTS = Front(request=2_000_000, step=30_000, token=10_000, answer=500_000)
+
+
+def through(requests: list[TraceRequest], costs: Front = COSTS, replicas: int = 1) -> Columns:
+    return Columns(run(machine(), OpenLoop(requests), fleet=Fleet(replicas, front=costs)))
+
+
+def test_one_request_alone_meets_each_cost_once() -> None:
+    """Its first token later by a request, a step and a token; the others, whose steps are longer than what they cost,
+    by no more."""
+    one = TraceRequest(7_000, 300, 5)
+    without, found = Columns(simulated([one])), through([one])
+    assert found.scheduled[0] - without.scheduled[0] == COSTS.request
+    assert found.first[0] - without.first[0] == COSTS.request + COSTS.step + COSTS.token
+    assert found.last[0] - without.last[0] == COSTS.request + COSTS.step + COSTS.token
+
+
+def test_requests_are_read_one_after_the_other() -> None:
+    """As Lindley's queue has it: what comes together waits for what came before, and a closed answer holds up too."""
+    together = [TraceRequest(0, 20, 1) for _ in range(4)]
+    read = through(together, Front(request=2_000_000)).scheduled
+    assert read.tolist() == [2_000_000, 4_000_000, 6_000_000, 8_000_000]
+    core = FrontCore(COSTS)
+    assert core.reads(100) == 2_000_100
+    core.hears(2_500_000)
+    assert [core.writes(), core.writes()] == [2_540_000, 2_550_000]
+    core.closes()
+    assert core.reads(2_600_000) == 2_550_000 + 500_000 + 2_000_000
+
+
+def test_costs_of_nothing_change_nothing() -> None:
+    """A core that takes no time, to the nanosecond; with preemptions, and several replicas."""
+    requests = list(bounded(drawn(poisson(900.0, 3), Uniform(20, 300), Uniform(1, 60), 3), 300, None))
+    small = machine(Limits(tokens=256, requests=16), pages=120)
+    for fleet in (Fleet(), Fleet(3, "least")):
+        logs = [
+            Columns(run(small, OpenLoop(requests), fleet=Fleet(fleet.replicas, fleet.router, front=front)))
+            for front in (None, Front())
+        ]
+        for name in ("scheduled", "first", "last", "made", "worst_gap", "outcome"):
+            assert (getattr(logs[0], name) == getattr(logs[1], name)).all(), name
+
+
+def test_users_ask_again_when_the_client_has_the_answer() -> None:
+    """And a core that is too slow is what limits: so many users are under way there."""
+    asked = bounded(drawn(iter(lambda: 0, 1), Fixed(60), Fixed(6), 1), 60, None)
+    found = Columns(run(machine(), Users(3, 0, asked, None, 4), fleet=Fleet(front=COSTS)))
+    assert found.ok.all()
+    assert set(found.arrived[3:].tolist()) <= set(found.last.tolist())
+    assert found.last.max() >= 60 * COSTS.request
+
+
+def test_a_slow_core_is_what_limits() -> None:
+    """800 requests a second of 2.6 ms each: the core is at it for as long as that takes, the engine keeps up."""
+    requests = list(bounded(drawn(poisson(800.0, 3), Fixed(40), Fixed(4), 3), 600, None))
+    fast, slow = (Columns(run(machine(), OpenLoop(requests), fleet=Fleet(front=front))) for front in (None, COSTS))
+    work = 600 * (COSTS.request + COSTS.answer + 4 * COSTS.token)
+    assert fast.last.max() < requests[-1].at + 10_000_000
+    assert work < slow.last.max() - requests[0].at < 1.2 * work
+    assert slow.scheduled[599] - slow.arrived[599] > 100 * (fast.scheduled[599] - fast.arrived[599])
+
+
+def test_what_passes_between_steps_depends_on_what_is_in_them() -> None:
+    """Two requests together: both new in the first step, then two sequences in each, to the end of the shorter."""
+    both = [TraceRequest(0, 50, 3), TraceRequest(0, 50, 2)]
+    between = Between(step=1_000, sequence=200, request=70_000)
+    without, found = simulated(both), simulated(both, machine(between=between))
+    more = [after - before for before, after in zip(without.steps.took, found.steps.took, strict=True)]
+    assert more == [1_000 + 2 * 200 + 2 * 70_000, 1_000 + 2 * 200, 1_000 + 200]
+
+
+def test_costs_are_read_as_written() -> None:
+    assert parse_between("300us") == Between(step=300_000)
+    assert parse_between("110us+20us/sequence + 0.33ms/request") == Between(110_000, 20_000, 330_000)
+    assert parse_front("2ms/request+1us/token") == Front(request=2_000_000, token=1_000)
+    for text in ("", "5", "5us/step+5us", "-5us", "5us/tick", "1us+"):
+        with pytest.raises(ValueError, match=r"--between-steps (has|says)"):
+            parse_between(text)
+    for text in ("", "5us", "5us/sequence", "1us/token+2us/token"):
+        with pytest.raises(ValueError, match=r"--front (has|says)"):
+            parse_front(text)
