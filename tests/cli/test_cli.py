@@ -643,7 +643,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     # where something runs. A trace is priced where nothing is measured, a server for a card that it has not. Replicas
     # are simulated, on other signals and cards too, or run on Ray.
     own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora", "--device"}
-    own |= {"--priced", "--replicas", "--router", "--scale"}
+    own |= {"--priced", "--replicas", "--ray-address", "--router", "--scale"}
     assert set(differing) <= own, differing
 
 

@@ -182,7 +182,7 @@ def test_what_is_not_predicted_is_absent() -> None:
     llm.step([(1, 0, 0, 24)], 1, 2)
     read = Reading(metrics)
     assert read.histogram("step_seconds", phase="prefill") == (1, 2)
-    assert not [name for name, _ in read.samples if "predicted" in name or "achieved" in name]
+    assert not [name for name, _ in read.samples if "step_predicted" in name or "achieved" in name]
 
 
 def test_an_abort_is_counted_by_where_it_stood() -> None:

@@ -12,7 +12,6 @@ import aiohttp
 
 from ridgeline.cli.serve_split import SplitFlags, served_split
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.worker.place import ChildProcess
 from ridgeline.engine.worker.process import EngineProcess
 from ridgeline.server.http.listener import listen, url_of
@@ -77,7 +76,7 @@ def computing(apart: Apart) -> int:
 def test_prompts_on_an_engine_of_their_own(llm: LLM) -> None:
     """Greedy and with a seed; the engine for prompts is killed, prompts run where answers do, and it is back."""
     greedy, seeded = {"temperature": 0.0}, {"temperature": 0.8, "seed": 7}
-    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    params = replace(llm.loaded.defaults, max_tokens=16, ignore_eos=True)  # as a server has them
 
     def wanted(**sampling: Any) -> list[str]:
         return [llm.generate(prompt, replace(params, **sampling))[0].text for prompt in PROMPTS]

@@ -127,6 +127,8 @@ class Producer:
 
     def close(self) -> None:
         """End all connections."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # else the thread that accepts would keep the address
         self._listener.close()
         for client in list(self.clients):
             client.close()
