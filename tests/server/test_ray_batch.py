@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from cli.running import USAGE
+from ridgeline.cli.batch import run_batch
+from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.server.replicas.ray_batch import Answering
 
@@ -47,6 +50,14 @@ def test_an_engine_that_cannot_be_loaded_says_so() -> None:
     answering = Answering("tales", EngineSettings(context=10**6), ("tales",), 1, dummy_weights=False)
     (said,) = answering({"line": [line("0", "Once")]})["not_loaded"]
     assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
+
+
+@pytest.mark.parametrize("flags", [TextFlags(device="cuda"), TextFlags(tensor_parallel=2)])
+def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) -> None:
+    source = tmp_path / "in"
+    source.write_bytes(line("0", "Once"))
+    with pytest.raises(ValueError, match=r"on processors; leave --(device|tensor-parallel) out"):
+        run_batch("tales", flags, (), str(source), "-", (), BatchFleet(2))
 
 
 @with_ray_data

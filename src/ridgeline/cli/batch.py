@@ -96,6 +96,12 @@ def _answer_on_ray(
     from ridgeline.server.replicas.ray_batch import answer_on_ray, check_ray_data
     from ridgeline.server.replicas.ray_cluster import ray_cluster
 
+    for option, other in (("--device", engine.device != "cpu"), ("--tensor-parallel", engine.tensor_parallel > 1)):
+        if other:
+            raise ValueError(
+                f"--replicas answers a file with engines of one process each, on processors; leave {option} out, or "
+                "leave --replicas and --ray-address out"
+            )
     check_ray_data()
     settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
     threads, there = engine.threads or max(1, cores() // fleet.replicas), cores()
