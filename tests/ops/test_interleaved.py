@@ -10,7 +10,16 @@ from torch import Tensor
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Library, Operands
-from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, QuantisedMatrix, matrix_of, settle
+from ridgeline.ops.matrix import (
+    AdaptedMatrix,
+    AdapterRows,
+    LowRank,
+    Matrix,
+    MatrixSpec,
+    QuantisedMatrix,
+    matrix_of,
+    settle,
+)
 from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
