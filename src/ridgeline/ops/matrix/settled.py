@@ -23,9 +23,9 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
     refused."""
     interleaved: set[int] = set()
     for call in calls:
-        coded = [own for matrix in call if (own := _coded(matrix)) is not None and own.interleaves]
+        coded = [base for matrix in call if (base := _coded(matrix)) is not None and base.interleaves]
         if len(coded) == len(call):
-            interleaved.update(id(own.codes) for own in coded)
+            interleaved.update(id(base.codes) for base in coded)
     sharing = defaultdict[int, list[QuantisedMatrix]](list)  # a tied head is the embedding's codes
     for matrix in matrices:
         if isinstance(matrix, QuantisedMatrix):
