@@ -39,7 +39,7 @@ def greedy(count: int, n: int = 1) -> SamplingParams:
 def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
     """`time` is named below engine/ as the default of the engine's clock, where ranks measure what joins them, before
     there is an engine, and where one on another machine is told the caller's clock; torch takes a time limit of theirs
-    as a timedelta. What waits for another engine's pages waits by the world's clock: it has the world at the other end."""
+    as a timedelta. What waits for another engine's pages goes by the world's clock, which is at the other end."""
     named: list[str] = []
     files = sorted(Path(str(engine_room.__file__)).parent.rglob("*.py"))
     assert len(files) > 20
