@@ -99,11 +99,9 @@ def load(arguments: argparse.Namespace) -> None:
         with serving(arguments.model, *arguments.more, *options) as url:
             told = answered([*RIDGELINE, "bench", "serve", url, *asked, "--processes", "1"])
         print(f"| {name} | {row(told['metrics']['latencies'])} |", flush=True)
-        command, size = (
-            [*RIDGELINE, "simulate", arguments.model, "--device", "this", *asked],
-            options[options.index("--threads") + 1],
-        )
-        command = ["taskset", "-c", "0", *command] if size == "1" else command
+        command = [*RIDGELINE, "simulate", arguments.model, "--device", "this", *asked]
+        if options[options.index("--threads") + 1] == "1":
+            command = ["taskset", "-c", "0", *command]
         command += ["--split", "1:1", "--link", arguments.link, "--signal-age", "0s"] if "--split" in options else []
         command += ["--max-batch-tokens", "64"] if "--max-batch-tokens" in options else []
         print(f"| the same, simulated | {row(answered(command)['metrics']['latencies'])} |", flush=True)

@@ -39,6 +39,9 @@ CASES: tuple[tuple[Sequence[str], str], ...] = (
     (("--kv-from", f"{PEER},{PEER}"), "given twice"),
     (("--kv-from", PEER, "--kv-key-file", "nowhere"), "--kv-key-file nowhere cannot be read"),
     (("--kv-from", PEER, "--kv-timeout", "0s"), "--kv-timeout"),
+    (("--kv-from", PEER, "--kv-timeout", "60s"), "give less than --stall-timeout, which is 60 s"),
+    (("--split", "1:1", "--stall-timeout", "20s"), "give less than --stall-timeout, which is 20 s"),
+    (("--kv-transfer-config", CONFIG, "--priced", "h100-sxm"), "--kv-transfer-config sends keys and values"),
     (("--kv-from", PEER, "--kv-transfer-config", CONFIG), "give one of them"),
     (("--kv-transfer-config", '{"kv_role": "kv_both"}'), "kv_role is 'kv_both'"),
 )

@@ -22,6 +22,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.transfer import wire as wires
 from ridgeline.engine.transfer.identity import identity_of
 from ridgeline.engine.transfer.settings import KVTransfer, configured, family_of
 from ridgeline.engine.transfer.wire import (
@@ -29,7 +30,9 @@ from ridgeline.engine.transfer.wire import (
     Cancel,
     Declined,
     Filling,
+    FromProducer,
     Hello,
+    Outbox,
     Pages,
     Prefill,
     Probe,
@@ -320,6 +323,14 @@ def _half(wire: Wire[ToProducer], asked: Prefill) -> None:
     raise OSError
 
 
+def _half_and_no_more(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
+
+
+def _flood(wire: Wire[ToProducer], asked: Prefill) -> None:
+    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(50_000)]))
+
+
 def _other_names(wire: Wire[ToProducer], asked: Prefill) -> None:
     names = [(0, entry, b"no digest") for entry in range(14)]
     wire.send(Pages(asked.ticket, 56, names), memoryview(bytes(14 * 1024)))
@@ -351,6 +362,8 @@ def _huge(wire: Wire[ToProducer], asked: Prefill) -> None:
         (_hang_up, "it has hung up"),
         (_say_nothing, "no pages within 0.5 s"),
         (_half, "it has hung up"),
+        (_half_and_no_more, "no pages within 0.5 s"),
+        (_flood, "it sends more pages than KV memory has"),
         (_other_names, "its pages have other names"),
         (_other_pages, "other pages came than were asked for"),
         (_too_many, "pages of 57 positions came, which nobody asked for"),
@@ -398,6 +411,47 @@ def test_a_lost_engine_is_found_again(folders: dict[str, str], tmp_path: Path) -
             assert await answers.all(ASKED[8:]) == wanted[8:]
 
     asyncio.run(run())
+
+
+def test_pages_that_nobody_waits_for_are_not_sent() -> None:
+    """The other end reads nothing until the second ones are withdrawn, so that the first ones fill the connection."""
+    near, far = socket.socketpair()
+    outbox, wire = Outbox(Wire(near, ToProducer), "a test"), Wire[FromProducer](far, FromProducer)
+    for ticket in (1, 2):
+        outbox.put(Pages(ticket, 4, []), memoryview(bytes(1 << 22)))
+    outbox.withdraw(2)
+    outbox.put(Declined(3, "the last"))
+    while True:
+        with suppress(Silence):
+            assert wire.receive() == Pages(1, 4, [])
+            break
+    wire.read(memoryview(bytearray(1 << 22)))
+    assert wire.receive() == Declined(3, "the last")
+    outbox.close()
+    wire.close()
+
+
+def test_who_dawdles_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps no place for a stranger, and half a message is not waited for for ever."""
+    monkeypatch.setattr(wires, "PATIENCE", 0.3)
+    near, far = socket.socketpair()
+
+    def dawdle() -> None:
+        with suppress(OSError):
+            for byte in MAGIC * 9:
+                far.sendall(bytes([byte]))
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=dawdle)
+    thread.start()
+    with pytest.raises(TimeoutError):
+        admit(near, b"")
+    near.close()
+    thread.join()
+    near, far = socket.socketpair()
+    far.sendall(b"\0\0")
+    with pytest.raises(TimeoutError):
+        Wire[ToProducer](near, ToProducer).receive()
 
 
 def stranger(say: bytes) -> tuple[socket.socket, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.running import USAGE
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.server.replicas.ray_batch import Answering
 
@@ -40,6 +41,22 @@ def test_an_engine_answers_rows() -> None:
         assert sorted(each["custom_id"] for each in outputs) == [str(number) for number in range(len(PROMPTS))]
         assert {each["response"]["status_code"] for each in outputs} == {200}
     answering.close()
+
+
+def test_an_engine_that_cannot_be_loaded_says_so() -> None:
+    answering = Answering("tales", EngineSettings(context=10**6), ("tales",), 1, dummy_weights=False)
+    (said,) = answering({"line": [line("0", "Once")]})["not_loaded"]
+    assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
+
+
+@with_ray_data
+def test_what_no_engine_can_have_is_told_in_a_line(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(line("0", "Once"))
+    ended = run("--input-file", source, "--output-file", target, "--replicas", 2, "--context", 10**6)
+    assert ended.returncode == USAGE
+    assert ended.stderr.splitlines()[-1].startswith("ridgeline: a context of 1,000,000 was asked for"), ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @with_ray_data

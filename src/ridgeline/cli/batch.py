@@ -113,9 +113,16 @@ def _answer_on_ray(
     with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
         requests = Requests(tally, write, earlier.done, earlier.wrong)
         lines = [line for line in stream if requests.read(line) is not None]
-        if lines:
-            answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+        died: EngineDied | None = None
+        try:
+            if lines:
+                answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+        except EngineDied as error:
+            died = error
+            say(_again(error))
     say(summary(tally, time.monotonic() - began))
+    if died is not None:
+        raise typer.Exit(FAILED)
 
 
 async def _answer(
@@ -131,11 +138,15 @@ async def _answer(
         try:
             await batch.run(lines)
         except EngineDied as error:
-            say(f"{error}; the same command goes on where it was")
+            say(_again(error))
             raise typer.Exit(FAILED) from None
         finally:
             progress.cancel()
             say(summary(batch.tally, time.monotonic() - began))
+
+
+def _again(error: EngineDied) -> str:
+    return f"{error}; the same command goes on where it was"
 
 
 def summary(tally: Tally, seconds: float) -> str:

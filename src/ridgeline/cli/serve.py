@@ -151,7 +151,7 @@ def serve(
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
     check_priced(priced, [*given_flags(engine), *given_flags(adapters), *(["--seed"] if seed is not None else [])])
     replicas.check(pipelines)
-    split.check(pipelines, replicas, priced.priced)
+    split.check(pipelines, replicas, priced.priced, settings.stalled_seconds)
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:

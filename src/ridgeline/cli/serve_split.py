@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a server of one engine does not wait for what several need
     from ridgeline.server.split import ServedSplit
 
 _split = options.panel("Prompts and answers apart")
+_ROLES = ("split", "kv_from", "kv_listen", "kv_transfer_config")
 _LEAST_KEY = 16  # bytes
 
 
@@ -109,14 +110,16 @@ class SplitFlags:
         """Engines for prompts and for answers of this machine; 0 and 1 without --split. Raises ValueError."""
         return (0, 1) if self.split is None else pair(self.split, "--split")
 
-    def check(self, pipelines: Sequence[Source], replicas: ReplicaFlags, priced: str | None) -> None:
-        """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced. Raises
-        ValueError."""
+    def check(
+        self, pipelines: Sequence[Source], replicas: ReplicaFlags, priced: str | None, stalled_seconds: float
+    ) -> None:
+        """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced;
+        stalled_seconds: as ServerSettings. Raises ValueError."""
         if not self.asked:
             if self.kv_timeout is not None:
                 raise ValueError("--kv-timeout is for --kv-from and --split; give one of them, or leave it out")
             return
-        option = "--split" if self.split is not None else "--kv-from" if self.kv_from is not None else "--kv-listen"
+        option = next(f"--{name.replace('_', '-')}" for name in _ROLES if getattr(self, name) is not None)
         if pipelines:
             raise ValueError(
                 f"{option} is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
@@ -130,7 +133,11 @@ class SplitFlags:
         if replicas.asked and (self.split is not None or (transfer is not None and transfer.listen is not None)):
             raise ValueError(f"{option} says which engines there are; leave --replicas, --scale and --ray-address out")
         self.counts()
-        self._timeout()
+        if self._timeout() >= stalled_seconds and (transfer is None or transfer.peers):
+            raise ValueError(
+                f"an engine that waits {self._timeout():g} s for pages (--kv-timeout) is taken for one that hangs: "
+                f"give less than --stall-timeout, which is {stalled_seconds:g} s"
+            )
 
 
 def _key(path: Path) -> bytes:

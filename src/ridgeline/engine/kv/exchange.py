@@ -61,9 +61,9 @@ class PageExchange:
         there is no room for them."""
         pool = self.ledger.pool
         missing = [index for index, place in enumerate(places) if pool.find(self._name(keys, place)) is None]
-        before = [pool.find(self._name(keys, place)) for place in self.places(0, have)]
-        kept = [page for page in before if page is not None]
-        for page in kept:  # not to be evicted for those that follow it
+        there = [pool.find(self._name(keys, place)) for place in (*self.places(0, have), *places)]
+        kept = [page for page in there if page is not None]
+        for page in kept:  # not to be evicted for the others of its prefix
             pool.share(page)
         room = pool.available - self.ledger.reserve >= len(missing)
         pages = [pool.grant() for _ in missing] if room else []

@@ -67,7 +67,8 @@ class Consumer:
         self._down: dict[Peer, str] = {}  # why, as it was told
         self._most_staged = _STAGED_SHARE * exchange.ledger.layout.nbytes
         self._staged = 0
-        self.peers = [Peer(address, identity, transfer, self._hear) for address in transfer.peers]
+        most = exchange.ledger.pool.size
+        self.peers = [Peer(address, identity, transfer, most, self._hear) for address in transfer.peers]
         end = time.monotonic() + _FIRST_TRY
         for peer in self.peers:
             peer.tried.wait(max(0.0, end - time.monotonic()))

@@ -11,6 +11,7 @@ from torch import Tensor
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.transfer.wire import (
+    PATIENCE,
     Cancel,
     Declined,
     Filling,
@@ -34,7 +35,6 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 """Bytes that a connection is measured with: a page of a small model to a prompt of a large one."""
 ROUNDS = 5
 
-_PATIENCE = 10.0  # seconds to connect, and for each answer before pages are asked for
 _SLOW = 0.5  # a size that takes longer is the last
 _PAUSES = (0.5, 1.0, 2.0, 5.0)  # seconds before it is tried again
 _STRANGE = 30.0  # the same of one that refused
@@ -71,8 +71,14 @@ class Peer:
     """Tells what it hears in its own thread; `up` and `under_way` are for whoever asks, in one thread."""
 
     def __init__(
-        self, address: str, identity: Identity, transfer: KVTransfer, heard: Callable[["Peer", Heard], None]
+        self,
+        address: str,
+        identity: Identity,
+        transfer: KVTransfer,
+        most: int,
+        heard: Callable[["Peer", Heard], None],
     ) -> None:
+        """most: pages that may come together."""
         self.address = address
         self.curve: Curve | None = None
         """None while it may not be asked."""
@@ -82,20 +88,22 @@ class Peer:
         """When it sent pages last, by the monotonic clock."""
         self.tried = threading.Event()
         """Set once it is known whether it is there."""
-        self._identity, self._transfer, self._heard = identity, transfer, heard
+        self._identity, self._transfer, self._most, self._heard = identity, transfer, most, heard
         self._closing = threading.Event()
         self._outbox: Outbox | None = None
         threading.Thread(target=self._run, name=f"ridgeline kv {address}", daemon=True).start()
 
     def put(self, message: Prefill | Cancel) -> None:
         """Have it told something; nothing where it is gone, which is heard."""
-        if self._outbox is not None:
-            self._outbox.put(message)
+        outbox = self._outbox  # which the thread that reads may take away meanwhile
+        if outbox is not None:
+            outbox.put(message)
 
     def hang_up(self) -> None:
         """End the connection; another is tried."""
-        if self._outbox is not None:
-            self._outbox.close()
+        outbox = self._outbox
+        if outbox is not None:
+            outbox.close()
 
     def close(self) -> None:
         """End it for good."""
@@ -113,7 +121,7 @@ class Peer:
             except Stranger as error:
                 reason, pause = str(error), _STRANGE
             except TimeoutError:
-                reason = f"nothing answers within {_PATIENCE:g} s"
+                reason = f"nothing answers within {PATIENCE:g} s"
             except (ConnectionResetError, BrokenPipeError):
                 reason = "it has hung up"
             except (OSError, EOFError) as error:
@@ -129,10 +137,10 @@ class Peer:
 
     def _connected(self) -> Wire[FromProducer]:
         """A connection that may be asked, which is said. Raises Stranger, OSError, EOFError."""
-        connection = connect(self.address, _PATIENCE)
+        connection = connect(self.address, PATIENCE)
         try:
             introduce(connection, self._transfer.key)
-            wire: Wire[FromProducer] = Wire(connection, FromProducer)
+            wire: Wire[FromProducer] = Wire(connection, FromProducer, self._wait)
             wire.send(Hello(*self._identity))
             answer = _soon(wire)
             if isinstance(answer, Declined):
@@ -150,28 +158,39 @@ class Peer:
 
     def _read(self, wire: Wire[FromProducer]) -> None:
         """Until the connection ends, which is raised."""
-        while True:
+        while not self._closing.is_set():
             try:
                 message = wire.receive()
             except Silence:
-                if self.under_way:  # some of it may be late by now
-                    self._heard(self, None)
+                self._wait()
                 continue
             if isinstance(message, Pages):
-                started = time.perf_counter()
-                rows, view = memory(len(message.names) * self._identity.page_bytes)
-                wire.read(view)
-                seconds = time.perf_counter() - started
-                self._heard(self, Arrived(message, rows.view(len(message.names), self._identity.page_bytes), seconds))
+                self._heard(self, self._arrived(wire, message))
             elif isinstance(message, Declined):
                 self._heard(self, message)
             else:
                 raise OSError("it says what nobody asked for")
+        raise EOFError("it is not asked any more")
+
+    def _wait(self) -> None:
+        """Nothing has come for a while: some of what was asked for may be late by now."""
+        if self.under_way:
+            self._heard(self, None)
+
+    def _arrived(self, wire: Wire[FromProducer], message: Pages) -> Arrived:
+        """The pages behind a message."""
+        pages, page_bytes = len(message.names), self._identity.page_bytes
+        if pages > self._most:
+            raise OSError("it sends more pages than KV memory has")
+        started = time.perf_counter()
+        rows, view = memory(pages * page_bytes)
+        wire.read(view)
+        return Arrived(message, rows.view(pages, page_bytes), time.perf_counter() - started)
 
 
 def _soon(wire: Wire[FromProducer]) -> FromProducer:
     """The next message. Raises TimeoutError where it does not come soon."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
             return wire.receive()
@@ -196,7 +215,7 @@ def _measured(wire: Wire[FromProducer]) -> Curve:
             took.append(time.perf_counter() - started)
             if took[-1] > _SLOW:
                 break
-        seconds.append(max(median(took), *seconds[-1:]) if seconds else median(took))
+        seconds.append(max([median(took), *seconds[-1:]]))
         if took[-1] > _SLOW:
             break
     return Curve(tuple(map(float, SIZES[: len(seconds)])), tuple(seconds))

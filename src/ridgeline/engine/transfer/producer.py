@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from ridgeline.engine.engine import Engine
@@ -39,7 +40,7 @@ from ridgeline.engine.transfer.wire import (
 )
 
 _CONNECTIONS = 64
-_PATIENCE = 10.0  # seconds for who connects to say who it is
+_PAUSE = 1.0  # seconds after which a connection that could not be taken is tried again
 _MOST_PROBED = 1 << 26
 _PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)  # the answer is somebody else's
 
@@ -73,6 +74,7 @@ class Producer:
         self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()
         self._asked: dict[int, _Asked] = {}  # by the engine's number
         self.clients: set[_Client] = set()
+        self._closed = threading.Event()
         self._listener = _listen(address)
         threading.Thread(target=self._accept, name="ridgeline kv listener", daemon=True).start()
 
@@ -82,11 +84,13 @@ class Producer:
             client, order = self._orders.get()
             if isinstance(order, Prefill):
                 self._add(client, order)
-            else:
-                for request, asked in list(self._asked.items()):
-                    if asked.client is client and (order is None or asked.ticket == order.ticket):
-                        self._engine.abort(request)
-                        del self._asked[request]
+                continue
+            for request, asked in list(self._asked.items()):
+                if asked.client is client and (order is None or asked.ticket == order.ticket):
+                    self._engine.abort(request)
+                    del self._asked[request]
+            if order is not None:
+                client.outbox.withdraw(order.ticket)
 
     def _add(self, client: "_Client", prefill: Prefill) -> None:
         try:
@@ -104,14 +108,14 @@ class Producer:
         """Send the pages of the prompts that are computed; returns the events of other requests."""
         if not self._asked:
             return events
-        own = [event for event in events if event.request in self._asked]
-        for event in own:
+        own = {event.request: event for event in events if event.request in self._asked}
+        for event in own.values():
             asked = self._asked.pop(event.request)
             if event.finish is Finish.ERROR:
                 asked.client.outbox.put(Declined(asked.ticket, event.error or "it could not be computed"))
             else:
                 self._send(asked)
-        return [event for event in events if event not in own] if own else events
+        return [event for event in events if event.request not in own]
 
     def _send(self, asked: _Asked) -> None:
         exchange, outbox = self._exchange, asked.client.outbox
@@ -127,6 +131,7 @@ class Producer:
 
     def close(self) -> None:
         """End all connections."""
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else the thread that accepts would keep the address
         self._listener.close()
@@ -144,8 +149,10 @@ class Producer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError:  # it is closed, or there are too many open files
+                if self._closed.wait(_PAUSE):
+                    return
+                continue
             if len(self.clients) >= _CONNECTIONS:
                 connection.close()
                 continue
@@ -165,7 +172,6 @@ class _Client:
     def run(self) -> None:
         """Read what it asks, until it hangs up."""
         try:
-            self._connection.settimeout(_PATIENCE)
             admit(self._connection, self._producer.key)
             wire: Wire[ToProducer] = Wire(self._connection, ToProducer)
             self.outbox = Outbox(wire, "ridgeline kv writer")
@@ -203,22 +209,25 @@ class _Client:
         if hasattr(self, "outbox"):
             self.outbox.close()
         else:
+            with suppress(OSError):  # it has ended
+                self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
 
 
 def _differs(ours: Identity, theirs: Hello) -> str:
     """Why a consumer cannot read our pages, in one line; "" where it can."""
     if theirs.pages != ours.pages or theirs.page_bytes != ours.page_bytes:
-        return f"it keeps {_first_difference(ours.pages, theirs.pages)}"
+        return f"it keeps {_first_difference(ours, theirs)}"
     if theirs.model != ours.model:
         return "its model is another; give both engines the same one, with the same --weights"
     return ""
 
 
-def _first_difference(ours: str, theirs: str) -> str:
-    """Of two descriptions the first part that is not the same."""
-    pairs = list(zip(ours.split("; "), theirs.split("; "), strict=False))
-    differing = next(((a, b) for a, b in pairs if a != b), (f"{len(ours)} bytes", f"{len(theirs)} bytes"))
+def _first_difference(ours: Identity, theirs: Hello) -> str:
+    """Of what is kept in pages the first part that is not the same."""
+    pairs = zip_longest(ours.pages.split("; "), theirs.pages.split("; "), fillvalue="no further layers")
+    nbytes = (f"pages of {ours.page_bytes} bytes", f"pages of {theirs.page_bytes} bytes")
+    differing = next(((a, b) for a, b in pairs if a != b), nbytes)
     return f"{differing[0]}, and here are {differing[1]}; give both the same model, --page-size and --kv"
 
 

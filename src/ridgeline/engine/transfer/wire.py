@@ -5,12 +5,13 @@ behind a frame that says so raw bytes: pages as they lie in memory. Nothing that
 """
 
 import hmac
-import queue
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +27,8 @@ MAGIC = b"ridgeline kv 1\n\0"
 """The first bytes either way, with the version of all that follows."""
 TICK = 0.25
 """Seconds after which a read that has brought nothing returns."""
+PATIENCE = 10.0
+"""Seconds for an end to say who it is, and for more of a message that has begun: then it is gone."""
 
 _NONCE, _PROOF = 32, 32
 _MOST = 1 << 28  # bytes of a frame: a prompt of a million ids takes five of them
@@ -106,9 +109,10 @@ class Stranger(ValueError):
 class Wire(Generic[M]):
     """One end of a connection, of which one thread reads and one writes."""
 
-    def __init__(self, connection: socket.socket, messages: Any) -> None:
-        """messages: the type, or union of types, that comes in."""
-        self._socket = connection
+    def __init__(self, connection: socket.socket, messages: Any, waiting: Callable[[], None] = lambda: None) -> None:
+        """messages: the type, or union of types, that comes in. waiting: called each TICK while a message that has
+        begun is not whole."""
+        self._socket, self._waiting = connection, waiting
         self._frames: Frames[M] = Frames(messages)
         connection.setblocking(True)
         # As the system counts it: a timeout of Python's would read a page in pieces of what has come.
@@ -124,9 +128,10 @@ class Wire(Generic[M]):
             self._socket.sendall(body)
 
     def receive(self) -> M:
-        """The next message. Raises Silence where none has begun for a while, EOFError, OSError."""
+        """The next message. Raises Silence where none has begun for a while, TimeoutError where one does not go on,
+        EOFError, OSError."""
         head = bytearray(_LENGTH.size)
-        self._fill(memoryview(head), patient=False)
+        self._fill(memoryview(head), begun=False)
         length = _LENGTH.unpack(head)[0]
         if length > _MOST:
             raise OSError("a message that is longer than any")
@@ -138,22 +143,26 @@ class Wire(Generic[M]):
             raise OSError(f"a message that is none: {error}") from None
 
     def read(self, view: memoryview) -> None:
-        """Raw bytes into memory, all of it. Raises as `receive`, but waits for ever."""
+        """Raw bytes behind a message into memory, all of it. Raises as `receive`, but for Silence."""
         self._fill(view)
 
-    def _fill(self, view: memoryview, *, patient: bool = True) -> None:
-        """patient: go on though nothing comes; what has begun is always read to its end."""
-        done = 0
+    def _fill(self, view: memoryview, *, begun: bool = True) -> None:
+        """begun: of the message something has come, so that the rest is waited for."""
+        done, last = 0, time.monotonic()
         while done < len(view):
             try:
                 count = self._socket.recv_into(view[done:], 0, socket.MSG_WAITALL)
             except BlockingIOError:
-                if patient or done:
-                    continue
-                raise Silence from None
-            if not count:
-                raise EOFError("it has hung up")
-            done += count
+                if not begun and not done:
+                    raise Silence from None
+                if time.monotonic() - last > PATIENCE:
+                    raise TimeoutError from None
+            else:
+                if not count:
+                    raise EOFError("it has hung up")
+                done, last = done + count, time.monotonic()
+            if done < len(view):
+                self._waiting()
 
     def close(self) -> None:
         """End it; whoever reads or writes it is told by an error."""
@@ -167,26 +176,48 @@ class Outbox:
     end."""
 
     def __init__(self, wire: "Wire[Any]", name: str) -> None:
-        self._wire = wire
-        self._waiting: queue.SimpleQueue[tuple[object, memoryview | None] | None] = queue.SimpleQueue()
+        self._wire, self._closed = wire, False
+        self._waiting: deque[tuple[object, memoryview | None]] = deque()
+        self._changed = threading.Condition()
         threading.Thread(target=self._write, name=name, daemon=True).start()
 
     def put(self, message: object, body: memoryview | None = None) -> None:
-        """Have it written, after what was put in before."""
-        self._waiting.put((message, body))
+        """Have it written, after what was put in before; nothing where the connection has ended."""
+        with self._changed:
+            if not self._closed:
+                self._waiting.append((message, body))
+                self._changed.notify()
+
+    def withdraw(self, ticket: int) -> None:
+        """Do not write the pages of a ticket, where they still wait for it."""
+        with self._changed:
+            self._waiting = deque(
+                (message, body)
+                for message, body in self._waiting
+                if not isinstance(message, Pages) or message.ticket != ticket
+            )
 
     def close(self) -> None:
         """Write no more, and end the connection."""
-        self._waiting.put(None)
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify()
         self._wire.close()
 
     def _write(self) -> None:
-        while (item := self._waiting.get()) is not None:
+        while (item := self._next()) is not None:
             try:
                 self._wire.send(*item)
             except OSError:
-                self._wire.close()  # its reader says what became of it
-                return
+                self.close()  # its reader says what became of it
+            del item  # pages are large, and the next ones may take a while
+
+    def _next(self) -> tuple[object, memoryview | None] | None:
+        """What is written next, once there is something; None once it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            return None if self._closed else self._waiting.popleft()
 
 
 def bytes_of(rows: Tensor) -> memoryview:
@@ -214,23 +245,25 @@ def connect(address: str, seconds: float) -> socket.socket:
 
 
 def admit(connection: socket.socket, key: bytes) -> None:
-    """The producer's part of the beginning, with the socket's timeout. Raises Stranger, OSError."""
-    mine = secrets.token_bytes(_NONCE)
+    """The producer's part of the beginning, which takes PATIENCE at most. Raises Stranger, OSError, EOFError."""
+    end, mine = time.monotonic() + PATIENCE, secrets.token_bytes(_NONCE)
+    connection.settimeout(PATIENCE)
     connection.sendall(MAGIC + mine)
-    _check_magic(_exactly(connection, len(MAGIC)))
-    theirs = _exactly(connection, _NONCE)
-    if not hmac.compare_digest(_exactly(connection, _PROOF), _proof(key, b"consumer", mine, theirs)):
+    _check_magic(_exactly(connection, len(MAGIC), end))
+    theirs = _exactly(connection, _NONCE, end)
+    if not hmac.compare_digest(_exactly(connection, _PROOF, end), _proof(key, b"consumer", mine, theirs)):
         raise Stranger("it does not know the key")
     connection.sendall(_proof(key, b"producer", theirs, mine))
 
 
 def introduce(connection: socket.socket, key: bytes) -> None:
     """The consumer's part of it. Raises as `admit`."""
-    _check_magic(_exactly(connection, len(MAGIC)))
-    theirs, mine = _exactly(connection, _NONCE), secrets.token_bytes(_NONCE)
+    end = time.monotonic() + PATIENCE
+    _check_magic(_exactly(connection, len(MAGIC), end))
+    theirs, mine = _exactly(connection, _NONCE, end), secrets.token_bytes(_NONCE)
     connection.sendall(MAGIC + mine + _proof(key, b"consumer", theirs, mine))
     try:
-        proof = _exactly(connection, _PROOF)
+        proof = _exactly(connection, _PROOF, end)
     except EOFError:
         raise Stranger("it refuses this key; give both the same --kv-key-file") from None
     if not hmac.compare_digest(proof, _proof(key, b"producer", mine, theirs)):
@@ -251,9 +284,11 @@ def _check_magic(said: bytes) -> None:
         )
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int, end: float) -> bytes:
+    """So many bytes, by that moment of the monotonic clock. Raises TimeoutError, OSError, EOFError."""
     data = b""
     while len(data) < count:
+        connection.settimeout(max(1e-3, end - time.monotonic()))
         more = connection.recv(count - len(data))
         if not more:
             raise EOFError("it has hung up")

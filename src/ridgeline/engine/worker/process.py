@@ -76,6 +76,10 @@ class NotLoaded(msgspec.Struct, tag="not loaded", array_like=True, frozen=True):
     reason: str
     refused: bool
 
+    def error(self) -> ValueError:
+        """The same to be raised."""
+        return ModelRefused(self.reason) if self.refused else ValueError(self.reason)
+
 
 FromProcess = FromEngine | Loading | NotLoaded
 
@@ -191,7 +195,7 @@ class EngineProcess:
             if self._progress is not None:
                 self._progress(message.done, message.total)
         elif isinstance(message, NotLoaded):
-            _fail(ready, ModelRefused(message.reason) if message.refused else ValueError(message.reason))
+            _fail(ready, message.error())
         elif isinstance(message, Ready):
             if not ready.done():
                 ready.set_result(message.info)

@@ -1,6 +1,7 @@
 """A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does."""
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib.util import find_spec
@@ -8,8 +9,10 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.setup import EngineSettings, load_with_threads
+from ridgeline.engine.worker.process import NotLoaded
+from ridgeline.models.fields import ModelRefused
 from ridgeline.server.batch import Batch, Tally
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.settings import ServerSettings
@@ -35,22 +38,30 @@ class _Output(msgspec.Struct, frozen=True):
 
 
 class Answering:
-    """What runs in an actor: an engine, for as many lines as come."""
+    """What runs in an actor: an engine, for as many lines as come. One that cannot be loaded says so for each of them:
+    Ray would try again to make an actor that raises, and tell of it in pages."""
 
     def __init__(
         self, model: str, settings: EngineSettings, names: Sequence[str], threads: int | None, *, dummy_weights: bool
     ) -> None:
         import torch
 
-        loaded, own = load_with_threads(model, settings, dummy_weights=dummy_weights, threads=threads)
+        self._not_loaded: NotLoaded | None = None
+        try:
+            loaded, own = load_with_threads(model, settings, dummy_weights=dummy_weights, threads=threads)
+        except ValueError as error:
+            self._not_loaded = NotLoaded(str(error), isinstance(error, ModelRefused))
+            return
         torch.set_num_threads(own)
         self._llm, self._settings = AsyncLLM(loaded), ServerSettings(models=tuple(names))
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
-        """The outputs of some lines."""
+        """The outputs of some lines, or why there are none."""
+        if self._not_loaded is not None:
+            return {"output": [b""], "not_loaded": [msgspec.json.encode(self._not_loaded)]}
         outputs: list[bytes] = []
         asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(rows["line"])))
-        return {"output": outputs}
+        return {"output": outputs, "not_loaded": [b""] * len(outputs)}
 
     def close(self) -> None:
         """End the engine; in an actor it ends with that."""
@@ -72,16 +83,25 @@ def answer_on_ray(
 ) -> None:
     """Have requests answered by so many engines, on a cluster that this process is connected to. cores: of each
     engine. made: as Answering is made. Outputs are written as they come, and counted. An actor that is lost is started
-    again, and its lines are answered again."""
+    again, and its lines are answered again. Raises ModelRefused, ValueError where no engine can be loaded, EngineDied
+    where Ray gives up."""
     import ray.data
+    from ray.exceptions import RayError
 
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it would say in pages is raised
     ray.data.DataContext.get_current().enable_progress_bars = False
     size = max(1, min(_MOST_LINES, math.ceil(len(lines) / (2 * engines))))
-    data = ray.data.from_items([{"line": line} for line in lines], override_num_blocks=math.ceil(len(lines) / size))
+    blocks = math.ceil(len(lines) / size)
+    data = ray.data.from_items([{"line": line} for line in lines], override_num_blocks=blocks)
     answered = data.map_batches(
-        Answering, fn_constructor_kwargs=made, batch_size=size, concurrency=engines, num_cpus=cores
+        Answering, fn_constructor_kwargs=made, batch_size=size, concurrency=min(engines, blocks), num_cpus=cores
     )
-    for row in answered.iter_rows():
-        write(row["output"])
-        response = msgspec.json.decode(row["output"], type=_Output).response
-        tally.take(response.status_code, bytes(response.body))
+    try:
+        for row in answered.iter_rows():
+            if row["not_loaded"]:
+                raise msgspec.json.decode(row["not_loaded"], type=NotLoaded).error()
+            write(row["output"])
+            response = msgspec.json.decode(row["output"], type=_Output).response
+            tally.take(response.status_code, bytes(response.body))
+    except RayError as error:
+        raise EngineDied(f"an engine ended on Ray: {str(error).strip().splitlines()[-1]}") from None
