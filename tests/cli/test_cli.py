@@ -641,9 +641,10 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     # server draws seeds from the third, and takes the key that a client gives. A model says what kind of model, a plan
     # takes several batches, and of adapters and formats some are run and some priced. A device is a card to price, or
     # where something runs. A trace is priced where nothing is measured, a server for a card that it has not. Replicas
-    # are simulated, on other signals and cards too, or run on Ray.
+    # are simulated, on other signals and cards too, or run on Ray, and so are engines for prompts and answers, over a
+    # link that is priced or the one that there is.
     own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora", "--device"}
-    own |= {"--priced", "--replicas", "--ray-address", "--router", "--scale"}
+    own |= {"--priced", "--replicas", "--ray-address", "--router", "--scale", "--split"}
     assert set(differing) <= own, differing
 
 

@@ -274,12 +274,12 @@ def test_a_key_is_not_printed_and_none_is_invented(ridgeline: Run, tmp_path: Pat
 
 
 def test_every_option_that_sounds_like_a_secret_is_one() -> None:
-    """But the file of keys, whose name may be known."""
+    """But the files of keys, whose names may be known."""
     names = {param.name for command in EVERY.values() for param in command.params}
     sounding = {
         name for name in names if any(word in name.split("_") for word in ("key", "keys", "password", "secret"))
     }
-    assert sounding - {"api_key_file"} == set(SECRETS)
+    assert sounding - {"api_key_file", "kv_key_file"} == set(SECRETS)
 
 
 def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
         assert [level["rate"] for level in found["levels"] if level["good"]][-1] == found["rate"]["mid"]
 
 
+def test_a_capacity_of_conversations_counts_them(ridgeline: Run, model: str) -> None:
+    asked = ("--capacity", "--slo", "ttft=200ms", "--requests", "10", "--turns", "3", "--input", "64", "--output", "8")
+    told = ridgeline("simulate", model, *QUICK, *asked)
+    assert told.code == OK, told.err
+    assert "conversations a second have 99% of the requests within ttft 200 ms" in " ".join(told.out.split())
+
+
 def test_a_rate_is_that_of_the_requests_that_are_kept(trace: str) -> None:
     """Of a trace that is thinned at the rate that --capacity asks for."""
     for keep in (1.0, 0.5):

@@ -39,11 +39,13 @@ def greedy(count: int, n: int = 1) -> SamplingParams:
 def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
     """`time` is named below engine/ as the default of the engine's clock, where ranks measure what joins them, before
     there is an engine, and where one on another machine is told the caller's clock; torch takes a time limit of theirs
-    as a timedelta."""
+    as a timedelta. What waits for another engine's pages goes by the world's clock, which is at the other end."""
     named: list[str] = []
     files = sorted(Path(str(engine_room.__file__)).parent.rglob("*.py"))
     assert len(files) > 20
     for file in files:
+        if file.parent.name == "transfer":
+            continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
                 named.append(f"{file.name} time.{node.attr}")

@@ -16,12 +16,14 @@ import torch
 
 from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING, assert_nothing_held, poison_free_pages
+from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.engine import AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.settings import Speculation
 from ridgeline.engine.transfer import wire as wires
+from ridgeline.engine.transfer.identity import identity_of
 from ridgeline.engine.transfer.settings import KVTransfer, configured, family_of
 from ridgeline.engine.transfer.wire import (
     MAGIC,
@@ -42,8 +44,13 @@ from ridgeline.engine.transfer.wire import (
 )
 from ridgeline.engine.worker.messages import PeerChanged, Transferred
 from ridgeline.engine.worker.thread import EngineThread
-from ridgeline.models import ModelRefused
+from ridgeline.models import Fields, ModelRefused
+from ridgeline.models.building import build_to_run
+from ridgeline.ops.kernels import Library
+from ridgeline.ops.kv import deal_layers
+from ridgeline.ops.matrix import QuantisedMatrix
 from support.adapters import own_widths, write_adapter
+from support.kernels import SETS
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 MODELS: dict[str, dict[str, Any]] = {"full": LLAMA, "sliding": SLIDING, "mixed": MIXED, "latent": LATENT}
@@ -508,6 +515,24 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
                 assert says in answers.llm.peers[address].said
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
+def test_a_model_is_the_same_however_its_codes_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines on two processors, of which one has rows of codes side by side; other codes are still another model."""
+
+    def identity(seed: int = 0, *, settled: bool = False) -> bytes:
+        config = Fields({**LLAMA, "torch_dtype": "bfloat16"}, "here")
+        model = build_to_run(config, weights="int4-g32+head")
+        fill_dummy(model, seed)
+        if settled:
+            model.settle_here()
+        coded = [part for part in model.modules() if isinstance(part, QuantisedMatrix)]
+        assert any(part.interleaved for part in coded) == settled
+        return identity_of(config.values, model, deal_layers(model.kv_specs, 16, model.context), 1024).model
+
+    monkeypatch.setattr(Library, "interleaves", True)
+    assert identity(settled=True) == identity() != identity(seed=1)
 
 
 def test_what_cannot_be_apart_is_refused(folders: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ from torch import Tensor
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Library, Operands
-from ridgeline.ops.matrix import Matrix, MatrixSpec, QuantisedMatrix, matrix_of, settle
+from ridgeline.ops.matrix import (
+    AdaptedMatrix,
+    AdapterRows,
+    LowRank,
+    Matrix,
+    MatrixSpec,
+    QuantisedMatrix,
+    matrix_of,
+    settle,
+)
 from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
@@ -22,6 +31,7 @@ SIZES = [(16, 96, 32), (48, 544, 64), (32, 480, 96), (16, 1100, 128), (80, 1056,
 ROWS = [1, 2, 3, 7, 9, 17, 97]
 SCALES = [torch.float32, torch.bfloat16, torch.float16]
 ROUNDING = 2e-6
+BEST = SETS[-1:] == ("avx512_bf16",)
 
 
 @pytest.fixture
@@ -137,9 +147,28 @@ def test_settled_matrices_stand_for_the_same_numbers(zero_bits: int) -> None:
     assert all(torch.equal(one, each) for one, each in zip(after, rows, strict=True))
     assert plain.get_parameter("weight") is kept
     assert shared.get_parameter("codes") is alone.get_parameter("codes")
-    best = SETS[-1:] == ("avx512_bf16",)
     interleaved = [matrix.interleaved for matrix in every if isinstance(matrix, QuantisedMatrix)]
-    assert interleaved == [best, False, False, best]
+    assert interleaved == [BEST, False, False, BEST]
+
+
+def test_adapters_leave_a_matrix_what_it_is_without_them() -> None:
+    """The base of an adapted matrix is settled as it would be alone, and so are those that it is multiplied with; what
+    the adapter adds is the same."""
+    stored = WeightFormat("int4", 4, (1, 32), 16, 0, code="int4")
+    bases = [QuantisedMatrix(MatrixSpec(64, outputs, torch.bfloat16), stored) for outputs in (32, 48)]
+    for base in bases:
+        take_weight(base, torch.randn(base.outputs, 64, generator=torch.Generator().manual_seed(2)).bfloat16())
+    rows, added = AdapterRows(), LowRank(64, 32, 4, 2.0, torch.bfloat16)
+    added.fill(rows_of(4, 64, torch.bfloat16).contiguous(), rows_of(32, 4, torch.bfloat16).contiguous())
+    adapted = AdaptedMatrix(bases[0], rows)
+    adapted.adapt(1, added)
+    rows.choose([1, 0], [2, 1], torch.device("cpu"))
+    x_TI = rows_of(3, 64, torch.bfloat16).contiguous()
+    before, plain = adapted.product(x_TI), bases[0].product(x_TI)
+    assert off(plain, before) > 0.1
+    settle((*bases, adapted), [(adapted, bases[1])])
+    assert [base.interleaved for base in bases] == [BEST, BEST]
+    assert off(adapted.product(x_TI), before) < 2**-6
 
 
 def test_there_and_back() -> None:

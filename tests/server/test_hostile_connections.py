@@ -385,7 +385,7 @@ def test_46_memory_that_runs_out_in_a_step_costs_one_request(
     server: Attacked, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """The allocation fails again when the request runs by itself, so it is to blame. Another server may have room."""
-    engine: Engine = server.service.llm.host._engine  # type: ignore[attr-defined]
+    engine: Engine = server.service.llm.host._loaded.engine  # type: ignore[attr-defined]
     execute = engine.execute
 
     def fails(plan: StepPlan) -> Any:
@@ -420,7 +420,7 @@ def test_46_a_step_that_fails_otherwise_is_500_and_not_to_be_tried_again(
     reason: str,
 ) -> None:
     """The log has the reason in the engine's own words, and of an exception the class alone."""
-    engine: Engine = server.service.llm.host._engine  # type: ignore[attr-defined]
+    engine: Engine = server.service.llm.host._loaded.engine  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(engine, "execute", execute)
         reply = server.complete()

@@ -1,6 +1,7 @@
 """Classes of requests with objectives of their own: counted one by one, told, required, kept by capacities."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,12 @@ from ridgeline.simulate.capacity import capacity
 from ridgeline.simulate.classes import kept
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings, simulate
+from ridgeline.simulate.log import MAX_CLASSES
 from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
 from ridgeline.traffic.percentiles import Percentile
 from ridgeline.traffic.slo import SLO, parse_slos
 from ridgeline.traffic.trace import TraceRequest
@@ -31,6 +33,11 @@ def offered(rate: float = 3000.0) -> OpenLoop:
         TraceRequest(one.at, one.input, one.output, slo_class="batch" if place % 3 == 0 else "")
         for place, one in enumerate(plain)
     )
+
+
+def calm() -> OpenLoop:
+    """At a rate with which it keeps up."""
+    return offered(300.0)
 
 
 def found(error: float = 0.1) -> Findings:
@@ -95,3 +102,55 @@ def test_a_capacity_keeps_every_class() -> None:
             assert not level.good or min(shares) >= 0.9
     best = {name: max((level.rate for level in levels if level.good), default=0) for name, levels in rates.items()}
     assert 0 < best["own"] < best["all"]
+
+
+def test_a_class_that_another_price_never_meets() -> None:
+    """Two users: what they ask within the time depends on how fast they are answered."""
+
+    def users() -> Users:
+        asked = (TraceRequest(0, 40, 8, slo_class="late" if place >= 60 else "") for place in range(200))
+        return Users(2, 0, asked, 180_000_000, 0)
+
+    logs = {factor: run(ONE, users(), factor) for factor in (0.7, 1.0, 1.3)}
+    assert ["late" in log.requests.classes for log in logs.values()] == [True, True, False]
+    findings = simulate(Asked("tiny", ONE, "", False, users, parse_slos(["late:ttft=1s"]), PriceError(0.3, ""), 5))
+    figures = findings.class_figures("late")
+    share, goodput = figures["good_share"], figures["goodput"]
+    assert share is not None
+    assert goodput is not None
+    assert share.mid == 1
+    assert goodput.low == goodput.mid, "of users there is no draw, and the dearer run has none of it"
+
+
+def test_goodput_of_a_class_has_the_draw_of_its_own_requests() -> None:
+    """A price without error leaves the interval of a count."""
+    findings = simulate(Asked("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceError(0.0, ""), 5))
+    assert findings.verdict != "overloaded"
+    for name, own in findings.metrics.classes.items():
+        goodput = findings.class_figures(name)["goodput"]
+        assert own.goodput is not None
+        assert goodput is not None
+        assert (goodput.high - goodput.mid) / goodput.mid == pytest.approx(1.96 / own.goodput.good**0.5, rel=1e-3)
+
+
+def test_a_class_that_came_before_all_others_bars_no_capacity() -> None:
+    """None of its requests count: they came while the replica filled up."""
+    requests = list(bounded(drawn(poisson(300.0, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None))
+    first = replace(requests[0], slo_class="first")
+    metrics = measure(run(ONE, OpenLoop([first, *requests[1:]])), SLO(e2e=10**12), open_loop=True)
+    assert metrics.classes["first"].requests == 0
+    assert capacity(lambda rate, factor: metrics, 1.0, 0.0).levels[0].good
+
+
+def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
+    requests = [TraceRequest(place * 10**6, 20, 2, slo_class=str(place)) for place in range(MAX_CLASSES + 1)]
+    assert len(run(ONE, OpenLoop(requests[:-1])).requests.classes) == MAX_CLASSES
+    with pytest.raises(ValueError, match="more than 100 classes, the last '100'; name fewer"):
+        run(ONE, OpenLoop(requests))
+
+
+def test_a_class_that_nothing_is_asked_of_has_no_verdict() -> None:
+    asked = Asked("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceError(0.0, ""), 5)
+    told = findings_json(simulate(asked))["classes"]
+    assert told[""]["verdict"] is None
+    assert told["batch"]["verdict"] is not None

@@ -147,7 +147,7 @@ def _asked(
     if limits.front is not None:
         dealt = replace(dealt, front=parse_front(limits.front))
     words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
-    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt)
+    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt, traffic.rated)
 
     def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
         other = replace(setup, devices=devices, memory_utilization=memory).setup(device)

@@ -98,7 +98,8 @@ class JudgedFlags:
     advise: Annotated[
         bool,
         _judged(
-            "Look for the positions a step and the requests at a time that make most requests good, and say why.",
+            "Look for the positions a step, requests at a time and share of memory that make most requests good, and "
+            "say why.",
             "--advise",
         ),
     ] = False

@@ -72,7 +72,10 @@ class TrafficFlags:
             "--exact",
         ),
     ] = False
-    requests: Annotated[int | None, _traffic("End after so many.", "--requests", "--num-prompts")] = None
+    requests: Annotated[
+        int | None,
+        _traffic("End after so many; with --turns after so many conversations.", "--requests", "--num-prompts"),
+    ] = None
     duration: Annotated[
         str | None, _traffic(f"None come after this, like 10s. By default {_DURATION}, of a trace its end.")
     ] = None
@@ -103,6 +106,11 @@ class TrafficFlags:
     def open_loop(self) -> bool:
         """Whether requests come by themselves."""
         return self.users is None
+
+    @property
+    def rated(self) -> str:
+        """What --rate counts."""
+        return "requests" if self.turns == 1 else "conversations"
 
     def check(self) -> None:
         """Raises ValueError for options that do not go together."""

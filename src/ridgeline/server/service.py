@@ -217,9 +217,10 @@ class Service:
 
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
-            if live.request is not None and self.by_request.get(live.request) is live:
-                del self.by_request[live.request]  # the engine that called it so has died, and another has it
-            live.begun = False
+            if live.request is not None:  # the engine that called it so has died, and another has it
+                live.begun = False
+                if self.by_request.get(live.request) is live:
+                    del self.by_request[live.request]
             live.request, self.by_request[request] = request, live
 
     def bind(self) -> asyncio.AbstractEventLoop:

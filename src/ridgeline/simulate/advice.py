@@ -12,7 +12,7 @@ from ridgeline.traffic.routers import BLIND
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
 _REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
-_LONG_ENOUGH = 60.0  # seconds of requests: below it advice on how many replicas says how little it is of
+_LONG_ENOUGH = 60.0  # seconds of requests: advice on replicas from a shorter run says how short it was
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 

@@ -178,10 +178,11 @@ def answer(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _capacity(findings: Findings, found: Capacity) -> str:
+    rated = findings.asked.rated
     within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
     if not found.rate.mid:
-        return f"no rate has {within}, down to {three(found.levels[0].rate)} a second"
-    said = f"{_plain(found.rate)} requests a second have {within}"
+        return f"no rate has {within}, down to {three(found.levels[0].rate)} {rated} a second"
+    said = f"{_plain(found.rate)} {rated} a second have {within}"
     above = found.above
     if above is None:
         return f"{said}, and no higher rate was tried"

@@ -37,7 +37,8 @@ def price_error(device: Device, devices: int) -> PriceError:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
-    the same each time. fleet: which replicas there are, and how requests are dealt to them."""
+    the same each time. fleet: which replicas there are, and how requests are dealt to them. rated: what a rate is of,
+    that requests come by: requests themselves, or conversations that begin."""
 
     model: str
     machine: Machine
@@ -48,6 +49,7 @@ class Asked:
     error: PriceError
     seed: int
     fleet: Fleet = ALONE
+    rated: str = "requests"
 
     @property
     def dollars_per_hour(self) -> float | None:

@@ -59,7 +59,8 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Capa
 
 def _level(rate: float, metrics: Metrics, attain: float) -> Level:
     keeps_up = verdict(metrics, open_loop=True) in ("steady", "backlogged", "too short to tell")
-    shares = [metrics.good_share, *(each.good_share for each in metrics.classes.values())]
+    classes = [each for each in metrics.classes.values() if each.requests]  # others came while the replica filled up
+    shares = [metrics.good_share, *(each.good_share for each in classes)]
     return Level(rate, metrics, keeps_up and min(shares) >= attain)
 
 

@@ -1,9 +1,10 @@
 """Classes: what became of the requests of each class, which share the replicas and have objectives of their own."""
 
+import math
 from dataclasses import dataclass
 
 from ridgeline.simulate.columns import Columns, Mask
-from ridgeline.traffic.percentiles import Distribution, Percentile, wilson
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Percentile, wilson
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.summary import Goodput
 
@@ -36,6 +37,11 @@ class ClassMetrics:
     def drawn(self) -> tuple[float, float]:
         """Between which shares its true one lies, by the draw of requests."""
         return wilson(self.good_share, self.requests)
+
+    @property
+    def good_drawn(self) -> float:
+        """How far off its goodput may be by the draw, as a share of it: as Drawn.good."""
+        return DEVIATIONS_95 / math.sqrt(self.goodput.good) if self.goodput is not None and self.goodput.good else 0.0
 
 
 def by_class(

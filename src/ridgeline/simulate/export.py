@@ -54,13 +54,14 @@ def _told(metrics: Metrics) -> bool:
 
 
 def _class(findings: Findings, name: str) -> dict[str, Any]:
-    own, figures, slo = findings.metrics.classes[name], findings.class_figures(name), findings.asked.slo
+    own, figures = findings.metrics.classes[name], findings.class_figures(name)
+    slo = None if findings.asked.slo is None else replace(findings.asked.slo.of(name), classes={})
     share = figures["good_share"]
     assert share is not None, "of any requests there is a share"
     return {
         "requests": own.requests,
         "answered": own.answered,
-        "slo": None if slo is None else asdict(replace(slo.of(name), classes={})),
+        "slo": None if slo is None else asdict(slo),
         "verdict": findings.verdict if findings.verdict == "overloaded" else kept(share) if slo else None,
         "figures": {of: percentile_json(found) for of, found in figures.items()},
     }

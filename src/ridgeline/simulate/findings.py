@@ -99,7 +99,7 @@ class Findings:
         return Percentile(min(found.low, max(0.0, found.mid - off)), found.mid, max(found.high, found.mid + off))
 
     def share(
-        self, of: Callable[[Metrics], float], drawn: Callable[[Metrics], tuple[float, float] | None]
+        self, of: Callable[[Metrics], float | None], drawn: Callable[[Metrics], tuple[float, float] | None]
     ) -> Percentile:
         """A share of the requests, with an interval that covers their draw too, where they come by themselves."""
         found, by = self.figure(of), drawn(self.metrics)
@@ -109,17 +109,23 @@ class Findings:
         return Percentile(min(found.low, by[0]), found.mid, max(found.high, by[1]))
 
     def class_figures(self, name: str) -> dict[str, Percentile | None]:
-        """Of a class of requests, by the names of FIGURES."""
+        """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
+        to ask other requests."""
+        runs, here = [each.classes.get(name) for each in self._runs], self.metrics.classes[name]
 
         def latency(of: str, percent: int) -> Percentile | None:
-            return self._widened([each.classes[name].latency(of, percent) for each in self._runs])
+            return self._widened([None if own is None else own.latency(of, percent) for own in runs])
+
+        def good_share(metrics: Metrics) -> float | None:
+            return None if (own := metrics.classes.get(name)) is None else own.good_share
 
         def goodput(metrics: Metrics) -> float | None:
-            return None if (found := metrics.classes[name].goodput) is None else found.rate
+            own = metrics.classes.get(name)
+            return None if own is None or own.goodput is None else own.goodput.rate
 
         return {
-            "good_share": self.share(lambda m: m.classes[name].good_share, lambda m: m.classes[name].drawn),
-            "goodput": self.figure(goodput),
+            "good_share": self.share(good_share, lambda _: here.drawn),
+            "goodput": self.rate(goodput, lambda _: here.good_drawn),
             **{f"{of.lower()}_p{at}": latency(of, at) for of in ("TTFT", "TPOT", "E2E") for at in SHOWN},
         }
 

@@ -11,6 +11,9 @@ from ridgeline.traffic.trace import TraceRequest
 
 NEVER = -1
 
+MAX_CLASSES = 100
+"""Classes of requests: each is a line of a table, and has percentiles of its own."""
+
 Outcome = Literal["ok", "rejected", "unfinished"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "unfinished")
 """As of traffic's records. rejected: when it came, as what cannot run is. unfinished: under way at the end."""
@@ -39,10 +42,16 @@ class Requests:
         return len(self.arrived)
 
     def add(self, request: TraceRequest) -> int:
-        """One that comes; its row."""
+        """One that comes; its row. Raises ValueError for one class more than a table has lines for."""
+        slo_class = self.classes.setdefault(request.slo_class, len(self.classes))
+        if slo_class == MAX_CLASSES:
+            raise ValueError(
+                f"requests are of more than {MAX_CLASSES} classes, the last {request.slo_class[:40]!r}; name fewer in "
+                "the trace, or none"
+            )
         self.arrived.append(request.at)
         self.input.append(request.input)
-        self.slo_class.append(self.classes.setdefault(request.slo_class, len(self.classes)))
+        self.slo_class.append(slo_class)
         for column in (self.scheduled, self.first, self.last, self.worst_gap):
             column.append(NEVER)
         for counter in (self.made, self.cached):

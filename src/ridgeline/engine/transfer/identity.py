@@ -10,7 +10,8 @@ import torch
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec
-from ridgeline.ops.matrix.adapted import LowRank
+from ridgeline.ops.matrix import LowRank, QuantisedMatrix
+from ridgeline.ops.matrix.interleaved import by_row
 
 _SAMPLES = 16  # numbers of each matrix: another fine-tuning of a model differs in nearly all
 
@@ -26,17 +27,27 @@ class Identity(NamedTuple):
 
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
     """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
-    format and some numbers are looked at: to read all would take as long as to load them again. Adapters are not: the
-    names of their pages say which they are (prefix.root_of)."""
+    format and some numbers are looked at, in rows, however this machine has them in memory: to read all would take as
+    long as to load them again. Adapters are not: the names of their pages say which they are (prefix.root_of)."""
     state = hashlib.blake2b(b"ridgeline kv model 1", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
     adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
+    interleaved = {
+        id(weight)
+        for part in model.modules()
+        if isinstance(part, QuantisedMatrix) and part.interleaved
+        for weight in part.held().values()
+    }
     for weight in (each for each in model.parameters() if id(each) not in adapters):
-        state.update(f"{tuple(weight.shape)} {weight.dtype}\n".encode())
-        if weight.numel():
-            flat = weight.detach().reshape(-1)
-            places = torch.linspace(0, len(flat) - 1, min(_SAMPLES, len(flat)), dtype=torch.float64).long()
-            state.update(flat[places.to(flat.device)].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        own, shape, count = weight.detach(), list(weight.shape), weight.numel()
+        if id(weight) in interleaved:
+            own = by_row(own)
+            shape = [own.shape[0] * own.shape[1], own[0, 0].numel()]
+        state.update(f"{tuple(shape)} {weight.dtype}\n".encode())
+        if count:
+            places = torch.linspace(0, count - 1, min(_SAMPLES, count), dtype=torch.float64).long()
+            sampled = own[torch.unravel_index(places.to(own.device), own.shape)].reshape(-1)
+            state.update(sampled.cpu().view(torch.uint8).numpy().tobytes())
     groups = "; ".join(
         f"{len(group.layers)} layers of {group.spec}, {group.page_size} positions" for group in layout.groups
     )

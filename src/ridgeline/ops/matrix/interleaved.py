@@ -22,6 +22,11 @@ def scales_side_by_side(scales_OG: Tensor) -> Tensor:
     return scales_OG.view(-1, LANES, scales_OG.shape[1]).transpose(1, 2)
 
 
+def by_row(interleaved: Tensor) -> Tensor:
+    """What either of these gave, as a view of it in the order of rows: [P, LANES, ...]."""
+    return interleaved.transpose(1, 2)
+
+
 def in_rows(interleaved: Tensor) -> Tensor:
-    """What either of these gave, row after row again: [O, B] or [O, G]."""
-    return interleaved.transpose(1, 2).flatten(0, 1).flatten(1)
+    """The same, row after row in memory again: [O, B] or [O, G]."""
+    return by_row(interleaved).flatten(0, 1).flatten(1)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.host import fresh_memory, give_back_freed_memory
+from ridgeline.ops.matrix.adapted import AdaptedMatrix
 from ridgeline.ops.matrix.matrix import Matrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
@@ -20,13 +21,11 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
     of a checkpoint that are not interleaved (they may be mapped from its file), are left where they are. calls: those
     that rows are multiplied with at once, which are interleaved all or none. Raises OSError where the memory is
     refused."""
-    interleaved = {
-        id(matrix.codes)
-        for call in calls
-        if all(isinstance(matrix, QuantisedMatrix) and matrix.interleaves for matrix in call)
-        for matrix in call
-        if isinstance(matrix, QuantisedMatrix)
-    }
+    interleaved: set[int] = set()
+    for call in calls:
+        coded = [base for matrix in call if (base := _coded(matrix)) is not None and base.interleaves]
+        if len(coded) == len(call):
+            interleaved.update(id(base.codes) for base in coded)
     sharing = defaultdict[int, list[QuantisedMatrix]](list)  # a tied head is the embedding's codes
     for matrix in matrices:
         if isinstance(matrix, QuantisedMatrix):
@@ -50,6 +49,12 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
         if at - given_back > _GIVEN_BACK or at == nbytes:
             give_back_freed_memory()
             given_back = at
+
+
+def _coded(matrix: Matrix) -> QuantisedMatrix | None:
+    """A matrix of codes, also one that has adapters beside it."""
+    own = matrix.base if isinstance(matrix, AdaptedMatrix) else matrix
+    return own if isinstance(own, QuantisedMatrix) else None
 
 
 def _room(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-// Products with codes of 4 bits whose rows were laid side by side, 16 outputs at a time (QuantisedMatrix.interleave): a line of
+// Products with codes of 4 bits whose rows were laid side by side, 16 outputs at a time (ops/matrix/settled.py): a line of
 // the cache has 8 inputs of each, and each lane of a register is an output's.
 //
 // So a lane's sum is an output's, no lanes are added up, and a group's scales are those of a register's lanes: codes are
