@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving import processor_seconds
+from serving import processor_seconds, started
 
 MODEL, INPUT, OUTPUT = "tales", 32, 128
 RIDGELINE = [sys.executable, "-m", "ridgeline"]
@@ -52,35 +51,12 @@ class Up:
 @contextmanager
 def serving(replicas: int, cores: str, *more: str) -> Iterator[Up]:
     """A server of so many replicas, on these cores; one is served without Ray."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        command = [
-            "taskset",
-            "-c",
-            cores,
-            *RIDGELINE,
-            "serve",
-            MODEL,
-            "--port",
-            "0",
-            "--no-access-log",
-            "--threads",
-            "1",
-        ]
-        command += [*more, *(["--replicas", str(replicas)] if replicas > 1 else [])]
-        with log.open("w") as said:
-            process = subprocess.Popen(command, stderr=said)
-        try:
-            while not (found := re.search(r"at (http://[\d.:]+)/v1", log.read_text())):
-                if process.poll() is not None:
-                    raise SystemExit(log.read_text())
-                time.sleep(0.1)
-            up = Up(found[1], process.pid, [], log)
-            up.engines = engines(up) if replicas > 1 else descendants(process.pid, b"ridgeline.engine.worker.child")
-            yield up
-        finally:
-            process.terminate()
-            process.wait(60)
+    command = ["taskset", "-c", cores, *RIDGELINE, "serve", MODEL, "--port", "0", "--no-access-log", "--threads", "1"]
+    command += [*more, *(["--replicas", str(replicas)] if replicas > 1 else [])]
+    with started(command) as (url, pid, log):
+        up = Up(url, pid, [], log)
+        up.engines = engines(up) if replicas > 1 else descendants(pid, b"ridgeline.engine.worker.child")
+        yield up
 
 
 def engines(up: Up) -> list[int]:

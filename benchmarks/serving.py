@@ -17,6 +17,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -63,6 +64,24 @@ def processor_seconds(pid: int) -> float:
     """Seconds of processor that a process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[str, int, Path]]:
+    """A server of a command that chooses its port: its URL, its process, and its log."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as said:
+            process = subprocess.Popen(command, stderr=said)
+        try:
+            while not (found := re.search(r"at (http://[\d.:]+)/v1", log.read_text())):
+                if process.poll() is not None:
+                    raise SystemExit(log.read_text())
+                time.sleep(0.1)
+            yield found[1], process.pid, log
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 def child_of(pid: int) -> int:

@@ -15,14 +15,13 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import Any
+
+from serving import started
 
 RIDGELINE = [sys.executable, "-m", "ridgeline"]
 LENGTHS, ROUNDS = (66, 130, 258, 514, 1026), 3
@@ -38,21 +37,9 @@ SHOWN = (("ttft", "p50"), ("ttft", "max"), ("tpot", "p50"), ("worst_gap", "p50")
 @contextmanager
 def serving(model: str, *more: str) -> Iterator[str]:
     """The URL of a server."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with log.open("w") as said:
-            command = [*RIDGELINE, "serve", model, "--port", "0", "--no-access-log", *more]
-            process = subprocess.Popen(command, stderr=said)
-        try:
-            while not (found := re.search(r"at (http://[\d.:]+)/v1", log.read_text())):
-                if process.poll() is not None:
-                    raise SystemExit(log.read_text())
-                time.sleep(0.1)
-            print("\n".join(re.findall(r"prompts are computed at .*", log.read_text())), flush=True)
-            yield found[1]
-        finally:
-            process.terminate()
-            process.wait(60)
+    with started([*RIDGELINE, "serve", model, "--port", "0", "--no-access-log", *more]) as (url, _, log):
+        print("\n".join(re.findall(r"prompts are computed at .*", log.read_text())), flush=True)
+        yield url
 
 
 def metric(url: str, name: str) -> float:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
 from typing import cast
@@ -21,11 +21,11 @@ from rich.progress import Progress, TextColumn
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
-from ridgeline.cli.replica_options import ONE, BatchFleet, check_count
+from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_count
 from ridgeline.cli.terminal import err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.files import check_apart, check_writable
-from ridgeline.host import available_memory, cores
+from ridgeline.host import cores
 from ridgeline.server.batch import Batch, Requests, Tally
 from ridgeline.server.settings import ServerSettings
 
@@ -111,8 +111,7 @@ def _answer_on_ray(
                 f"{fleet.replicas} replicas of {threads} threads each need {fleet.replicas * threads} cores, and this "
                 f"machine has {there}: give fewer of either"
             )
-        if settings.kv_bytes is None and settings.memory_share is None:
-            settings = replace(settings, memory=available_memory() / fleet.replicas)
+        settings = beside(settings, fleet.replicas)
     made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
     made |= {"dummy_weights": engine.dummy_weights}
     tally, began = Tally(), time.monotonic()

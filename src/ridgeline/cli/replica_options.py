@@ -1,10 +1,15 @@
 """Options about replicas that `simulate` and `serve` have in common: how they are read."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ridgeline.cli.options import parse_seconds
+from ridgeline.host import available_memory
 from ridgeline.traffic.scaling import Scaling
+
+if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
+    from ridgeline.engine.setup import EngineSettings
 
 MAX_REPLICAS = 1024
 EVERY, CALM = "10s", "60s"
@@ -40,6 +45,14 @@ def check_count(replicas: int) -> None:
     """Raises ValueError for a number of replicas that cannot be."""
     if not 1 <= replicas <= MAX_REPLICAS:
         raise ValueError(f"--replicas is {replicas}; it must be from 1 to {MAX_REPLICAS}")
+
+
+def beside(settings: "EngineSettings", engines: int) -> "EngineSettings":
+    """The settings of each of so many engines of this machine: an equal part of the available memory, where nothing
+    says what one may have."""
+    if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:
+        return replace(settings, memory=available_memory() / engines)
+    return settings
 
 
 def check_of_scale(flags: object, *names: str) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
-from ridgeline.cli.replica_options import CALM, EVERY, check_count, check_of_scale, scaling_of
+from ridgeline.cli.replica_options import CALM, EVERY, beside, check_count, check_of_scale, scaling_of
 from ridgeline.engine import placement
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.place import Place
-from ridgeline.host import available_memory, cores
+from ridgeline.host import cores
 from ridgeline.server.serve import Served
 from ridgeline.traffic.routers import router_named
 from ridgeline.traffic.scaling import Scaling
@@ -113,9 +113,8 @@ def served_replicas(served: Served, flags: ReplicaFlags, cluster: "RayCluster", 
     from ridgeline.server.replicas.serving import ServedReplicas
 
     settings, scaling = served.settings or EngineSettings(), flags.scaling()
-    stated = settings.kv_bytes is not None or settings.memory_share is not None or settings.memory is not None
-    if flags.ray_address is None and not (stated or share.cards or served.maker):
-        settings = replace(settings, memory=available_memory() / most_replicas(flags))
+    if flags.ray_address is None and not (share.cards or served.maker):
+        settings = beside(settings, most_replicas(flags))
     count = flags.replicas if scaling is None else scaling.least
     name = flags.router or "least"
 

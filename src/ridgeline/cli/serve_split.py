@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds
-from ridgeline.cli.replica_options import pair
+from ridgeline.cli.replica_options import beside, pair
 from ridgeline.cli.serve_replicas import ReplicaFlags
 from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
@@ -16,7 +16,7 @@ from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.transfer.identity import check_transfer
 from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.worker.place import ChildProcess, Place
-from ridgeline.host import available_memory, cores
+from ridgeline.host import cores
 from ridgeline.models.model import Model
 from ridgeline.server.serve import Servable, Served
 from ridgeline.server.settings import is_loopback
@@ -177,11 +177,8 @@ def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
     """What --split serves. one: the model as one engine has it."""
     from ridgeline.server.split import ServedSplit
 
-    settings = one.settings or EngineSettings()
     prompts, answers = flags.counts()
-    if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:
-        settings = replace(settings, memory=available_memory() / (prompts + answers))
-    one = replace(one, settings=settings)
+    one = replace(one, settings=beside(one.settings or EngineSettings(), prompts + answers))
 
     def answering(asked: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
         served = replace(one, transfer=asked, computing=computing)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
-from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
+from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent, fault
 from ridgeline.engine.features import EncoderInput, Features, PlacedImages
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import root_of
@@ -431,7 +431,7 @@ class Engine:
             self._suspects.accuse(ends, error)
             return []
         refused = out_of_memory(error)
-        reason = refused or " ".join(f"{type(error).__name__}: {error}".split())
+        reason = refused or fault(error)
         given_up = [event for request in ends for event in self._give_up(request, reason)]
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
 

@@ -16,6 +16,11 @@ from ridgeline.ops.work import Work
 PromptLogprobs = tuple[PromptLogprob | None, ...]
 
 
+def fault(error: Exception) -> str:
+    """What an error that nobody expected is told as: its type and its message, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One choice of one request moved on: a token, an end, or both.
 

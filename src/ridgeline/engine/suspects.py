@@ -2,6 +2,7 @@
 
 import logging
 
+from ridgeline.engine.events import fault
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.step_plan import StepPlan
@@ -22,7 +23,7 @@ class Suspects:
         """Suspect these requests; `ends`: the positions that each had got to with the step that failed. It is logged:
         where each of them runs well alone, nobody else hears of it, but for the time that it takes."""
         self._ends = ends
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = fault(error)
         logger.warning(f"a step of {len(ends)} requests failed, and each runs alone now: {reason}")
 
     def forget(self, request: Request) -> None:

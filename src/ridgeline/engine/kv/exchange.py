@@ -60,9 +60,10 @@ class PageExchange:
         """Keep pages as `give` gave them. have: positions before them that are there. False, and nothing is kept, if
         there is no room for them."""
         pool = self.ledger.pool
-        missing = [index for index, place in enumerate(places) if pool.find(self._name(keys, place)) is None]
-        there = [pool.find(self._name(keys, place)) for place in (*self.places(0, have), *places)]
-        kept = [page for page in there if page is not None]
+        before = [pool.find(self._name(keys, place)) for place in self.places(0, have)]
+        there = [pool.find(self._name(keys, place)) for place in places]
+        missing = [index for index, page in enumerate(there) if page is None]
+        kept = [page for page in (*before, *there) if page is not None]
         for page in kept:  # not to be evicted for the others of its prefix
             pool.share(page)
         room = pool.available - self.ledger.reserve >= len(missing)

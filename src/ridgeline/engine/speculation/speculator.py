@@ -4,6 +4,7 @@ were."""
 import logging
 from collections.abc import Iterable, Sequence
 
+from ridgeline.engine.events import fault
 from ridgeline.engine.guidance import Guide
 from ridgeline.engine.request import NamedPrompt, Request
 from ridgeline.engine.scheduler import Scheduler
@@ -62,7 +63,7 @@ class Speculator:
             return self.drafter.draft(asks) if asks else ()
         except Exception as error:
             self._failed = True
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = fault(error)
             logger.warning("what guesses tokens has failed, and nothing is guessed any more: %s", reason)
             return [()] * len(asks)
 

@@ -8,6 +8,7 @@ from statistics import median
 
 from torch import Tensor
 
+from ridgeline.engine.events import fault
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.transfer.wire import (
@@ -127,7 +128,7 @@ class Peer:
             except (OSError, EOFError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             except Exception as error:  # a fault of ours, or what it says is not what it should be
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                reason = fault(error)
             self.hang_up()
             self._outbox = None
             failures += 1

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.events import TokenEvent, fault
 from ridgeline.engine.kv.exchange import PageExchange
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Request
@@ -100,7 +100,7 @@ class Producer:
         except ValueError as error:
             client.outbox.put(Declined(prefill.ticket, str(error)))
         except Exception as error:  # a fault of ours: who asked hears of it, others go on
-            client.outbox.put(Declined(prefill.ticket, " ".join(f"{type(error).__name__}: {error}".split())))
+            client.outbox.put(Declined(prefill.ticket, fault(error)))
         else:
             self._asked[number] = _Asked(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
