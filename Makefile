@@ -64,7 +64,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(VENV)/.base: pyproject.toml constraints.txt setup.py $(wildcard src/ridgeline/ops/kernels/native/*)
+$(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/ops/kernels/sources.py $(wildcard src/ridgeline/ops/kernels/native/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing ridgeline into $(VENV)'
 	@$(PIP) --no-deps --timeout 5 --retries 0 --index-url $(TORCH_INDEX) torch 2>/dev/null \

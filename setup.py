@@ -6,6 +6,7 @@ the package is built without them, and runs on torch alone.
 """
 
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -90,8 +91,10 @@ def compile_kernels(source: Path, library: Path) -> None:
     """Compile the kernels for each instruction set and link them, with $CXXFLAGS behind our own. Raises
     CalledProcessError or OSError."""
     (cxx, processor), added = compiler(), words("CXXFLAGS")
+    digest = runpy.run_path(str(source.parent / "sources.py"))["digest_of"](source)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {Path(folder, f"{name}.o"): (source / f"{name}.cpp", []) for name in ("library", "pool")}
+        jobs = {Path(folder, "library.o"): (source / "library.cpp", [f'-DSOURCES="{digest}"'])}
+        jobs[Path(folder, "pool.o")] = source / "pool.cpp", []
         for name, flags in SETS.get(processor, PLAIN).items():
             own = [*flags.split(), f"-DNAME={name}", f'-DNAME_IN_QUOTES="{name}"']
             jobs[Path(folder, f"{name}.o")] = source / "kernels.cpp", own

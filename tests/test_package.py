@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.ops.kernels.sources import digest_of
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src", "ridgeline")
 BUILT = ("__pycache__", "*.so", "*.egg-info")
@@ -120,6 +122,9 @@ def test_a_compiler_with_arguments_is_taken_as_a_shell_would(tree: Path, tmp_pat
     assert len(calls) - len(made) >= 1  # the probe
     assert len(made) >= 4  # two sources without an instruction set, one with, and the link
     assert all("-DSAID=two words" in call for call in made)
+    sources = f'-DSOURCES="{digest_of(ROOT / PACKAGE / "ops" / "kernels" / "native")}"'
+    (told,) = (call for call in made if sources in call)
+    assert any(word.endswith("library.cpp") for word in told), "the library says what it was compiled from"
     assert (tmp_path / "lib" / "ridgeline" / "ops" / "kernels" / "libridgeline.so").exists()
 
 

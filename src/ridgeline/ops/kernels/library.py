@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, matrix_of, rows_of
+from ridgeline.ops.kernels.sources import unusable
 
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
@@ -202,17 +203,23 @@ def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:
 
 @cache
 def library() -> Library | None:
-    """The kernels of this process; None where they are off or were not compiled. Raises ValueError."""
+    """The kernels of this process; None where they are off, or there are none to use. Raises ValueError."""
     name = os.environ.get(VARIABLE, "")
-    if name in ("off", TRITON) or not PATH.exists():
+    if name in ("off", TRITON) or missing():
         return None
     return Library(PATH, name)
 
 
 def missing() -> str:
-    """Why there are no kernels in the package and what to do, in words; "" where there are, or nobody wants them."""
-    if os.environ.get(VARIABLE) == "off" or PATH.exists():
-        return ""
+    """Why there are no kernels to use in the package and what to do, in words; "" where there are, or nobody wants
+    them."""
+    return "" if os.environ.get(VARIABLE) == "off" else _missing(PATH)
+
+
+@cache
+def _missing(path: Path) -> str:
+    if path.exists():
+        return unusable(path)
     return (
         "none were compiled when ridgeline was installed, which takes g++ 12 or newer "
         "(apt install g++, then install it again)"

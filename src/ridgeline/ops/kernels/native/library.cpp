@@ -93,6 +93,9 @@ EXPORTED const char* ridgeline_use(const char* name) {
     return nullptr;
 }
 
+// What it was compiled from, as sources.py has it.
+EXPORTED const char* ridgeline_sources() { return SOURCES; }
+
 // How many threads a call has from now on, the caller's included.
 EXPORTED void ridgeline_threads(int count) { threads = count; }
 
