@@ -1,13 +1,18 @@
 """Options of `serve --replicas`: what they refuse, in a line, before anything is started."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from cli.running import USAGE, Run, assert_one_line
-from ridgeline.cli import serve_replicas
+from ridgeline.cli import batch, replica_options
+from ridgeline.cli.batch import run_batch
+from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.serve_replicas import ReplicaFlags, share_of
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.server.replicas import ray_batch
 from ridgeline.server.serve import Served
 
 CASES: tuple[tuple[Sequence[str], str], ...] = (
@@ -43,20 +48,49 @@ def test_threads_of_a_cluster_are_its_machines(ridgeline: Run, order: int) -> No
     assert "ridgeline[ray]" in ended.err or "--ray-address is 'nowhere'" in ended.err
 
 
-def test_replicas_on_this_machine_have_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_replicas, "cores", lambda: 8)
-    for count, threads, ranks, says in (
-        (2, 4, 1, ""),
-        (2, 2, 2, ""),
-        (2, 8, 1, "give --threads 4"),
-        (2, 4, 2, "give --threads 2"),
-        (9, 1, 1, "9 replicas need 9 cores"),
-        (3, 1, 4, "3 replicas need 12 cores, one for each process"),
-    ):
-        served = Served("tales", "tales", EngineSettings(ranks=ranks), threads=threads)
-        if not says:
-            assert share_of(ReplicaFlags(replicas=count), served).cores == threads * ranks
-            continue
-        with pytest.raises(ValueError, match=says):
-            share_of(ReplicaFlags(replicas=count), served)
-        assert share_of(ReplicaFlags(replicas=count, ray_address="auto"), served).cores == threads * ranks
+FITS = [(2, 4, 1), (2, 2, 2), (8, 1, 1)]
+DO_NOT = [
+    (2, 8, 1, "2 engines of 8 threads each need 16 cores, and this machine has 8: give --threads 4, or fewer engines"),
+    (2, 4, 2, "2 engines of 8 threads each need 16 cores, and this machine has 8: give --threads 2, or fewer engines"),
+    (9, 1, 1, "9 engines of 1 thread each need 9 cores, and this machine has 8: give fewer engines"),
+    (3, 1, 4, "3 engines of 4 threads each need 12 cores, and this machine has 8: give fewer engines"),
+]
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (replica_options, batch):
+        monkeypatch.setattr(module, "cores", lambda: 8)
+
+
+@pytest.mark.parametrize(("count", "threads", "ranks"), FITS)
+def test_replicas_on_this_machine_have_its_cores(eight_cores: None, count: int, threads: int, ranks: int) -> None:
+    served = Served("tales", "tales", EngineSettings(ranks=ranks), threads=threads)
+    assert share_of(ReplicaFlags(replicas=count), served).cores == threads * ranks
+
+
+@pytest.mark.parametrize(("count", "threads", "ranks", "says"), DO_NOT)
+def test_more_than_its_cores_is_refused(eight_cores: None, count: int, threads: int, ranks: int, says: str) -> None:
+    """But not on a cluster, whose machines have others."""
+    served = Served("tales", "tales", EngineSettings(ranks=ranks), threads=threads)
+    with pytest.raises(ValueError, match=says):
+        share_of(ReplicaFlags(replicas=count), served)
+    assert share_of(ReplicaFlags(replicas=count, ray_address="auto"), served).cores == threads * ranks
+
+
+@pytest.mark.parametrize(("count", "threads", "ranks", "says"), [case for case in DO_NOT if case[2] == 1])
+def test_engines_of_a_batch_have_its_cores(
+    eight_cores: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    count: int,
+    threads: int,
+    ranks: int,
+    says: str,
+) -> None:
+    """As those of a server."""
+    monkeypatch.setattr(ray_batch, "check_ray_data", lambda: None)
+    source = tmp_path / "in"
+    source.touch()
+    with pytest.raises(ValueError, match=says):
+        run_batch("tales", TextFlags(threads=threads), (), str(source), "-", (), BatchFleet(count))

@@ -9,7 +9,7 @@ import torch
 from cli.running import REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
 from engine.small_models import DELTA, LLAMA
-from ridgeline.cli import serve_split
+from ridgeline.cli import replica_options, serve_split
 from ridgeline.cli.serve_split import SplitFlags, check_split
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.transfer.settings import KVTransfer
@@ -27,7 +27,7 @@ CASES: tuple[tuple[Sequence[str], str], ...] = (
     (("--split", "1:1", "--kv-timeout", "soon"), "--kv-timeout is 'soon'"),
     (("--split", "1:1", "--tensor-parallel", "2"), "leave --tensor-parallel out"),
     (("--split", "1:1", "--no-prefix-cache"), "leave --no-prefix-cache out"),
-    (("--split", "999:1"), "--split 999:1 is 1000 engines of 1 threads each"),
+    (("--split", "999:1"), "1000 engines of 1 thread each need 1000 cores"),
     (("--kv-timeout", "3s"), "--kv-timeout is for --kv-from and --split"),
     (("--kv-listen", "0.0.0.0:5"), "--kv-listen 0.0.0.0:5 is beyond this machine"),
     (("--kv-listen", "localhost"), "'localhost' is no address"),
@@ -73,13 +73,11 @@ def test_a_key_is_no_short_one(tmp_path: Path) -> None:
 
 
 def test_engines_have_this_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_split, "cores", lambda: 8)
-
+    monkeypatch.setattr(replica_options, "cores", lambda: 8)
     model, settings = build(Fields(LLAMA, "a model")), EngineSettings()
     check_split(SplitFlags(split="1:1"), model, "m", settings, 4)
-    for split, threads, says in (("1:1", 5, "give --threads 4"), ("4:5", None, "give fewer engines")):
-        with pytest.raises(ValueError, match=says):
-            check_split(SplitFlags(split=split), model, "m", settings, threads)
+    with pytest.raises(ValueError, match="2 engines of 5 threads each need 10 cores"):
+        check_split(SplitFlags(split="1:1"), model, "m", settings, 5)
     monkeypatch.setattr(serve_split.placement, "device_named", lambda name: torch.device("cuda"))
     with pytest.raises(ValueError, match="--split shares this machine's processors"):
         check_split(SplitFlags(split="1:1"), model, "m", settings, None)

@@ -21,7 +21,7 @@ from rich.progress import Progress, TextColumn
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
-from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_count
+from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_cores, check_count
 from ridgeline.cli.terminal import err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.files import check_apart, check_writable
@@ -104,13 +104,9 @@ def _answer_on_ray(
             )
     check_ray_data()
     settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
-    threads, there = engine.threads or max(1, cores() // fleet.replicas), cores()
+    threads = engine.threads or max(1, cores() // fleet.replicas)
     if fleet.ray_address is None:
-        if fleet.replicas * threads > there:
-            raise ValueError(
-                f"{fleet.replicas} replicas of {threads} threads each need {fleet.replicas * threads} cores, and this "
-                f"machine has {there}: give fewer of either"
-            )
+        check_cores(fleet.replicas, threads)
         settings = beside(settings, fleet.replicas)
     made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
     made |= {"dummy_weights": engine.dummy_weights}

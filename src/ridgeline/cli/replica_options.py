@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ridgeline.cli.options import parse_seconds
-from ridgeline.host import available_memory
+from ridgeline.host import available_memory, cores
 from ridgeline.traffic.scaling import Scaling
 
 if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
@@ -45,6 +45,19 @@ def check_count(replicas: int) -> None:
     """Raises ValueError for a number of replicas that cannot be."""
     if not 1 <= replicas <= MAX_REPLICAS:
         raise ValueError(f"--replicas is {replicas}; it must be from 1 to {MAX_REPLICAS}")
+
+
+def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
+    """Refuse more engines of this machine than it has cores for. threads: of each of the `ranks` processes of an
+    engine. Raises ValueError."""
+    processes, there, own = engines * ranks, cores(), threads * ranks
+    if processes * threads <= there:
+        return
+    give = f"--threads {there // processes}, or fewer engines" if processes <= there else "fewer engines"
+    raise ValueError(
+        f"{engines} engines of {own} thread{'s' * (own > 1)} each need {engines * own} cores, and this machine has "
+        f"{there}: give {give}"
+    )
 
 
 def beside(settings: "EngineSettings", engines: int) -> "EngineSettings":

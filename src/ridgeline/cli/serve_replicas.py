@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
-from ridgeline.cli.replica_options import CALM, EVERY, beside, check_count, check_of_scale, scaling_of
+from ridgeline.cli.replica_options import CALM, EVERY, beside, check_cores, check_count, check_of_scale, scaling_of
 from ridgeline.engine import placement
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.place import Place
-from ridgeline.host import cores
 from ridgeline.server.serve import Served
 from ridgeline.traffic.routers import router_named
 from ridgeline.traffic.scaling import Scaling
@@ -88,16 +87,8 @@ def share_of(flags: ReplicaFlags, served: Served) -> "Share":
     if place.index is not None:
         raise ValueError(f"--device {place} is one card; Ray deals them out to replicas: give --device cuda")
     share = Share((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
-    most, there = most_replicas(flags), cores()
-    processes = most * settings.ranks
-    if flags.ray_address is None and most * share.cores > there:
-        raise ValueError(
-            f"{most} replicas of {share.cores} threads each need {most * share.cores} cores, and this machine has "
-            f"{there}: give --threads {there // processes}, or fewer replicas"
-            if processes <= there
-            else f"{most} replicas need {processes} cores, one for each process, and this machine has {there}: give "
-            "fewer replicas"
-        )
+    if flags.ray_address is None:
+        check_cores(most_replicas(flags), served.threads or 1, settings.ranks)
     return share
 
 

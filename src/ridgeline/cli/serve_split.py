@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds
-from ridgeline.cli.replica_options import beside, pair
+from ridgeline.cli.replica_options import beside, check_cores, pair
 from ridgeline.cli.serve_replicas import ReplicaFlags
 from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
@@ -16,7 +16,6 @@ from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.transfer.identity import check_transfer
 from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.worker.place import ChildProcess, Place
-from ridgeline.host import cores
 from ridgeline.models.model import Model
 from ridgeline.server.serve import Servable, Served
 from ridgeline.server.settings import is_loopback
@@ -165,12 +164,7 @@ def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSett
         raise ValueError(
             "--split shares this machine's processors; for cards start two servers (--kv-listen, --kv-from)"
         )
-    count, there = sum(flags.counts()), cores()
-    if count * (threads or 1) > there:
-        raise ValueError(
-            f"--split {flags.split} is {count} engines of {threads or 1} threads each, and this machine has {there} "
-            f"cores: give {f'--threads {there // count}' if there >= count else 'fewer engines'}"
-        )
+    check_cores(sum(flags.counts()), threads or 1)
 
 
 def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
