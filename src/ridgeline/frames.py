@@ -51,7 +51,11 @@ class Frames(Generic[M]):
             end = start + _LENGTH.size + _LENGTH.unpack_from(self._rest, start)[0]
             if end > len(self._rest):
                 break
-            messages.append(self._decoder.decode(memoryview(self._rest)[start + _LENGTH.size : end]))
+            messages.append(self.decode(memoryview(self._rest)[start + _LENGTH.size : end]))
             start = end
         del self._rest[:start]
         return messages
+
+    def decode(self, body: bytearray | memoryview) -> M:
+        """The message of one frame, without its length. Raises msgspec.MsgspecError for what is none."""
+        return self._decoder.decode(body)

@@ -2,29 +2,35 @@
 not come, or are others, are computed where the answer is, and a line says so."""
 
 import asyncio
+import random
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine.apart import ASKED, GREEDY, PROMPTS, SETTINGS, alone, engine_of, pair
 from engine.folders import write_model
-from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING, assert_nothing_held, poison_free_pages
+from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
 from ridgeline.checkpoint.fill import fill_dummy
-from ridgeline.engine import AsyncLLM, EngineSettings, SamplingParams
-from ridgeline.engine.engine import Engine
+from ridgeline.engine import AsyncLLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.transfer import consumer
 from ridgeline.engine.transfer import wire as wires
 from ridgeline.engine.transfer.identity import identity_of
+from ridgeline.engine.transfer.peer import Down
+from ridgeline.engine.transfer.producer import Producer
 from ridgeline.engine.transfer.settings import KVTransfer, configured, family_of
+from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     MAGIC,
     Cancel,
@@ -42,7 +48,7 @@ from ridgeline.engine.transfer.wire import (
     Wire,
     admit,
 )
-from ridgeline.engine.worker.messages import PeerChanged, Transferred
+from ridgeline.engine.worker.messages import PeerChanged
 from ridgeline.engine.worker.thread import EngineThread
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_to_run
@@ -52,16 +58,7 @@ from ridgeline.ops.matrix import QuantisedMatrix
 from support.adapters import own_widths, write_adapter
 from support.kernels import SETS
 
-SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 MODELS: dict[str, dict[str, Any]] = {"full": LLAMA, "sliding": SLIDING, "mixed": MIXED, "latent": LATENT}
-PROMPTS = [[(7 * i * i + 3 * j) % 40 + 1 for i in range(n)] for j, n in enumerate((60, 5, 33, 100, 61, 34))]
-PROMPTS.append([*PROMPTS[3][:70], 1, 2, 3])
-GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-SAMPLED = SamplingParams(
-    temperature=0.9, top_p=0.95, max_tokens=9, seed=3, n=2, ignore_eos=True, repetition_penalty=1.2
-)
-ASKED = [(prompt, params) for prompt in PROMPTS for params in (GREEDY, SAMPLED)]
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,63 +73,6 @@ def _one_thread() -> Iterator[None]:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("models")
     return {name: str(write_model(root / name, config=config)) for name, config in MODELS.items()}
-
-
-@dataclass
-class Answering:
-    """The engine that writes answers, and what was told of its prompts."""
-
-    llm: AsyncLLM
-    engine: Engine
-    told: list[Transferred | PeerChanged] = field(default_factory=list)
-
-    @property
-    def came(self) -> list[Transferred]:
-        return [each for each in self.told if isinstance(each, Transferred) and not each.reason]
-
-    @property
-    def reasons(self) -> list[str]:
-        return [each.reason for each in self.told if isinstance(each, Transferred) and each.reason]
-
-    async def all(self, asked: Sequence[tuple[list[int], SamplingParams]], **more: Any) -> list[list[list[int]]]:
-        """The tokens of each choice of all requests, asked at once."""
-        found = await asyncio.gather(*(self.llm.generate(prompt, params, **more) for prompt, params in asked))
-        return [[choice.token_ids for choice in each.choices] for each in found]
-
-
-@asynccontextmanager
-async def engine_of(
-    folder: str, settings: EngineSettings = SETTINGS, transfer: KVTransfer | None = None
-) -> AsyncIterator[Answering]:
-    loaded = load_engine(folder, settings)
-    poison_free_pages(loaded.engine)
-    async with asyncio.timeout(PATIENCE), AsyncLLM(EngineThread(loaded, transfer)) as llm:
-        answering = Answering(llm, loaded.engine)
-        llm.transfer_observers.append(answering.told.append)
-        yield answering
-    assert_nothing_held(loaded.engine)
-
-
-@asynccontextmanager
-async def pair(
-    folder: str, tmp_path: Path, settings: EngineSettings = SETTINGS, computing: EngineSettings | None = None
-) -> AsyncIterator[tuple[Answering, Answering]]:
-    """An engine that computes prompts, and one that answers."""
-    address = f"unix:{tmp_path}/kv"
-    async with (
-        engine_of(folder, computing or settings, KVTransfer(listen=address)) as prompts,
-        engine_of(folder, settings, KVTransfer(peers=(address,))) as answers,
-    ):
-        assert answers.llm.peers[address].up, answers.llm.peers
-        yield prompts, answers
-
-
-def alone(folder: str, settings: EngineSettings, asked: Sequence[tuple[list[int], SamplingParams]]) -> Any:
-    async def run() -> Any:
-        async with engine_of(folder, settings) as one:
-            return await one.all(asked)
-
-    return asyncio.run(run())
 
 
 SMALL = replace(SETTINGS, limits=Limits(tokens=24, requests=5, chunk=7))
@@ -416,7 +356,7 @@ def test_a_lost_engine_is_found_again(folders: dict[str, str], tmp_path: Path) -
 def test_pages_that_nobody_waits_for_are_not_sent() -> None:
     """The other end reads nothing until the second ones are withdrawn, so that the first ones fill the connection."""
     near, far = socket.socketpair()
-    outbox, wire = Outbox(Wire(near, ToProducer), "a test"), Wire[FromProducer](far, FromProducer)
+    outbox, wire = Outbox(Wire(near, ToProducer), Threads(), "a test"), Wire[FromProducer](far, FromProducer)
     for ticket in (1, 2):
         outbox.put(Pages(ticket, 4, []), memoryview(bytes(1 << 22)))
     outbox.withdraw(2)
@@ -452,6 +392,98 @@ def test_who_dawdles_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     far.sendall(b"\0\0")
     with pytest.raises(TimeoutError):
         Wire[ToProducer](near, ToProducer).receive()
+
+
+def test_a_length_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who says that 256 MiB follow has not sent them; what comes is kept, and a message in many pieces is whole."""
+    monkeypatch.setattr(wires, "PATIENCE", 0.3)
+    near, far = socket.socketpair()
+    far.sendall((1 << 28).to_bytes(4, "big") + bytes(100_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TimeoutError):
+            Wire[ToProducer](near, ToProducer).receive()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    near, far = socket.socketpair()
+    long = Prefill(1, [(7 * at) % 100_000 for at in range(150_000)], 0)
+    sender = threading.Thread(target=Wire[FromProducer](far, FromProducer).send, args=(long,))
+    sender.start()
+    assert Wire[ToProducer](near, ToProducer).receive() == long
+    sender.join()
+
+
+def threads() -> list[str]:
+    """Of connections, in this process."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("ridgeline kv")]
+
+
+@contextmanager
+def silent(backlog: int) -> Iterator[str]:
+    """An address where nobody says anything; without a backlog, where nobody is even connected."""
+    with socket.create_server(("127.0.0.1", 0), backlog=backlog) as listener:
+        address = address_of(listener)
+        waiting = [socket.create_connection(listener.getsockname())] if not backlog else []
+        yield address
+        for each in waiting:
+            each.close()
+
+
+def test_nothing_runs_on_when_an_engine_has_ended(
+    folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is left holds the engine, and would free its tensors while the interpreter ends. Here they take
+    their time to see that a connection has ended."""
+
+    def slow(method: Callable[..., None]) -> Callable[..., None]:
+        def call(own: object, peer: object, said: object) -> None:
+            if said is None or isinstance(said, Down):
+                time.sleep(0.3)
+            method(own, peer, said)
+
+        return call
+
+    monkeypatch.setattr(consumer.Consumer, "_hear", slow(consumer.Consumer._hear))
+    monkeypatch.setattr(Producer, "order", slow(Producer.order))
+
+    async def run() -> None:
+        async with pair(folders["full"], tmp_path) as (_, answers):
+            assert len(threads()) >= 5, "who accepts; of each end who reads and who writes"
+            await answers.all(ASKED[:2])
+        assert not threads()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("backlog", [0, 8])
+def test_nor_one_that_waits_for_somebody(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, backlog: int
+) -> None:
+    """To be connected, or to be told who it is."""
+    monkeypatch.setattr(consumer, "_FIRST_TRY", 0.2)
+
+    async def run() -> None:
+        with silent(backlog) as address:
+            async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,))):
+                assert threads() == [f"ridgeline kv from {address}"]
+                began = time.monotonic()
+            assert not threads()
+            assert time.monotonic() - began < wires.PATIENCE / 2
+
+    asyncio.run(run())
+
+
+def test_nor_one_of_somebody_who_says_nothing(folders: dict[str, str], tmp_path: Path) -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            async with engine_of(folders["full"], SETTINGS, KVTransfer(listen=f"unix:{tmp_path}/kv")):
+                client.connect(f"{tmp_path}/kv")
+                while "ridgeline kv reader" not in threads():
+                    await asyncio.sleep(0.001)
+            assert not threads()
+
+    asyncio.run(run())
 
 
 def stranger(say: bytes) -> tuple[socket.socket, str]:
@@ -533,6 +565,28 @@ def test_a_model_is_the_same_however_its_codes_are_laid_out(monkeypatch: pytest.
 
     monkeypatch.setattr(Library, "interleaves", True)
     assert identity(settled=True) == identity() != identity(seed=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_with_one_other_number_is_another(dtype: str) -> None:
+    """Wherever it is: fine-tunings that change few weights, or a row of the embedding, compute other pages."""
+    model = build_to_run(Fields({**LLAMA, "torch_dtype": dtype}, "here"))
+    fill_dummy(model, 0)
+    layout = deal_layers(model.kv_specs, 16, model.context)
+
+    def identity() -> bytes:
+        return identity_of(LLAMA, model, layout, 1024).model
+
+    found, draw = [identity()], random.Random(0)
+    for weight in model.parameters():
+        flat = weight.detach().view(-1)
+        place = draw.randrange(len(flat))
+        before = flat[place].clone()
+        flat[place] = before * 1.01 + 0.01
+        found.append(identity())
+        flat[place] = before
+    assert len(set(found)) == len(found) > 10
+    assert identity() == found[0]
 
 
 def test_what_cannot_be_apart_is_refused(folders: dict[str, str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.peer import Arrived, Down, Heard, Peer, Up
 from ridgeline.engine.transfer.settings import KVTransfer
+from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import Cancel, Declined, Pages, Prefill
 from ridgeline.engine.worker.messages import Add, FromEngine, PeerChanged, Transferred
 
@@ -68,7 +69,8 @@ class Consumer:
         self._most_staged = _STAGED_SHARE * exchange.ledger.layout.nbytes
         self._staged = 0
         most = exchange.ledger.pool.size
-        self.peers = [Peer(address, identity, transfer, most, self._hear) for address in transfer.peers]
+        self._threads = Threads()
+        self.peers = [Peer(each, identity, transfer, most, self._hear, self._threads) for each in transfer.peers]
         end = time.monotonic() + _FIRST_TRY
         for peer in self.peers:
             peer.tried.wait(max(0.0, end - time.monotonic()))
@@ -130,6 +132,7 @@ class Consumer:
         """End all connections."""
         for peer in self.peers:
             peer.close()
+        self._threads.join()
 
     # -- what peers say ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """One producer as a consumer sees it: a thread that connects, connects again, measures the connection, and reads."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from torch import Tensor
 from ridgeline.engine.events import fault
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.settings import KVTransfer
+from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     PATIENCE,
     Cancel,
@@ -29,6 +31,7 @@ from ridgeline.engine.transfer.wire import (
     connect,
     introduce,
     memory,
+    shut,
 )
 from ridgeline.roofline.link import Curve
 
@@ -78,6 +81,7 @@ class Peer:
         transfer: KVTransfer,
         most: int,
         heard: Callable[["Peer", Heard], None],
+        threads: Threads,
     ) -> None:
         """most: pages that may come together."""
         self.address = address
@@ -91,8 +95,10 @@ class Peer:
         """Set once it is known whether it is there."""
         self._identity, self._transfer, self._most, self._heard = identity, transfer, most, heard
         self._closing = threading.Event()
+        self._connection: socket.socket | None = None
         self._outbox: Outbox | None = None
-        threading.Thread(target=self._run, name=f"ridgeline kv {address}", daemon=True).start()
+        self._threads = threads
+        threads.start(self._run, f"from {address}")
 
     def put(self, message: Prefill | Cancel) -> None:
         """Have it told something; nothing where it is gone, which is heard."""
@@ -107,9 +113,12 @@ class Peer:
             outbox.close()
 
     def close(self) -> None:
-        """End it for good."""
+        """End it for good, in whatever state it is."""
         self._closing.set()
         self.hang_up()
+        connection = self._connection
+        if connection is not None:
+            shut(connection)
 
     def _run(self) -> None:
         failures = 0
@@ -138,7 +147,7 @@ class Peer:
 
     def _connected(self) -> Wire[FromProducer]:
         """A connection that may be asked, which is said. Raises Stranger, OSError, EOFError."""
-        connection = connect(self.address, PATIENCE)
+        connection = connect(self.address, PATIENCE, self._begun)
         try:
             introduce(connection, self._transfer.key)
             wire: Wire[FromProducer] = Wire(connection, FromProducer, self._wait)
@@ -152,10 +161,16 @@ class Peer:
         except BaseException:
             connection.close()
             raise
-        self._outbox = Outbox(wire, f"ridgeline kv to {self.address}")
+        self._outbox = Outbox(wire, self._threads, f"to {self.address}")
         self._heard(self, Up(curve))
         self.tried.set()
         return wire
+
+    def _begun(self, connection: socket.socket) -> None:
+        """A connection is tried: `close` ends it from now on, and may have been called before. Raises OSError."""
+        self._connection = connection
+        if self._closing.is_set():
+            raise OSError("it is not asked any more")
 
     def _read(self, wire: Wire[FromProducer]) -> None:
         """Until the connection ends, which is raised."""

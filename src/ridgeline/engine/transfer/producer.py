@@ -21,6 +21,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Request
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.settings import family_of
+from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     Cancel,
     Declined,
@@ -37,6 +38,7 @@ from ridgeline.engine.transfer.wire import (
     Wire,
     admit,
     bytes_of,
+    shut,
 )
 
 _CONNECTIONS = 64
@@ -76,7 +78,8 @@ class Producer:
         self.clients: set[_Client] = set()
         self._closed = threading.Event()
         self._listener = _listen(address)
-        threading.Thread(target=self._accept, name="ridgeline kv listener", daemon=True).start()
+        self._accepting, self.threads = Threads(), Threads()
+        self._accepting.start(self._accept, "listener")
 
     def settle(self) -> None:
         """Do what clients have asked."""
@@ -132,11 +135,11 @@ class Producer:
     def close(self) -> None:
         """End all connections."""
         self._closed.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # else the thread that accepts would keep the address
-        self._listener.close()
+        shut(self._listener)
+        self._accepting.join()  # then nobody comes any more
         for client in list(self.clients):
             client.close()
+        self.threads.join()
 
     # -- in threads of their own ---------------------------------------------------------------------------------------
 
@@ -158,7 +161,7 @@ class Producer:
                 continue
             client = _Client(self, connection)
             self.clients.add(client)
-            threading.Thread(target=client.run, name="ridgeline kv reader", daemon=True).start()
+            self.threads.start(client.run, "reader")
 
 
 class _Client:
@@ -174,7 +177,7 @@ class _Client:
         try:
             admit(self._connection, self._producer.key)
             wire: Wire[ToProducer] = Wire(self._connection, ToProducer)
-            self.outbox = Outbox(wire, "ridgeline kv writer")
+            self.outbox = Outbox(wire, self._producer.threads, "writer")
             self._read(wire)
         except (OSError, EOFError, Stranger):
             pass  # it has gone, or is nobody: the consumer says which
@@ -209,9 +212,7 @@ class _Client:
         if hasattr(self, "outbox"):
             self.outbox.close()
         else:
-            with suppress(OSError):  # it has ended
-                self._connection.shutdown(socket.SHUT_RDWR)
-            self._connection.close()
+            shut(self._connection)
 
 
 def _differs(ours: Identity, theirs: Hello) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ridgeline.engine.features import Features
 from ridgeline.engine.transfer.settings import family_of
+from ridgeline.engine.transfer.threads import Threads
 from ridgeline.frames import Frames
 
 MAGIC = b"ridgeline kv 1\n\0"
@@ -32,6 +33,7 @@ PATIENCE = 10.0
 
 _NONCE, _PROOF = 32, 32
 _MOST = 1 << 28  # bytes of a frame: a prompt of a million ids takes five of them
+_PIECE = 1 << 16  # of a frame, at first; then as many bytes as have come
 _LENGTH = struct.Struct(">I")
 M = TypeVar("M")
 
@@ -135,12 +137,20 @@ class Wire(Generic[M]):
         length = _LENGTH.unpack(head)[0]
         if length > _MOST:
             raise OSError("a message that is longer than any")
-        frame = bytearray(head) + bytearray(length)
-        self._fill(memoryview(frame)[_LENGTH.size :])
         try:
-            return self._frames.feed(bytes(frame))[0]
+            return self._frames.decode(self._body(length))
         except msgspec.MsgspecError as error:
             raise OSError(f"a message that is none: {error}") from None
+
+    def _body(self, length: int) -> bytearray:
+        """What is behind a length, in memory that grows with what has come: a length alone costs nothing."""
+        body = bytearray()
+        while len(body) < length:
+            done = len(body)
+            body += bytes(min(max(_PIECE, done), length - done))
+            with memoryview(body) as view:
+                self._fill(view[done:])
+        return body
 
     def read(self, view: memoryview) -> None:
         """Raw bytes behind a message into memory, all of it. Raises as `receive`, but for Silence."""
@@ -166,20 +176,18 @@ class Wire(Generic[M]):
 
     def close(self) -> None:
         """End it; whoever reads or writes it is told by an error."""
-        with suppress(OSError):  # it has ended
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        shut(self._socket)
 
 
 class Outbox:
     """What is to be written on a wire, by a thread of its own: whoever puts something in never waits for the other
     end."""
 
-    def __init__(self, wire: "Wire[Any]", name: str) -> None:
+    def __init__(self, wire: "Wire[Any]", threads: Threads, name: str) -> None:
         self._wire, self._closed = wire, False
         self._waiting: deque[tuple[object, memoryview | None]] = deque()
         self._changed = threading.Condition()
-        threading.Thread(target=self._write, name=name, daemon=True).start()
+        threads.start(self._write, name)
 
     def put(self, message: object, body: memoryview | None = None) -> None:
         """Have it written, after what was put in before; nothing where the connection has ended."""
@@ -231,17 +239,26 @@ def memory(nbytes: int) -> tuple[Tensor, memoryview]:
     return rows, bytes_of(rows)
 
 
-def connect(address: str, seconds: float) -> socket.socket:
-    """A connection to an address. Raises OSError."""
+def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]) -> socket.socket:
+    """A connection to an address. begun: is told of it before it is one, so that other threads can end it. Raises
+    OSError."""
     family, where = family_of(address)
     connection = socket.socket(family)
     try:
+        begun(connection)
         connection.settimeout(seconds)
         connection.connect(where)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def shut(connection: socket.socket) -> None:
+    """End a connection. A thread that waits for it is told by an error: closing alone would leave it waiting."""
+    with suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def admit(connection: socket.socket, key: bytes) -> None:
