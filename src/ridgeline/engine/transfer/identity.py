@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec
 from ridgeline.ops.matrix import LowRank, QuantisedMatrix
-from ridgeline.ops.matrix.interleaved import by_row
-
-_SAMPLES = 16  # numbers of each matrix: another fine-tuning of a model differs in nearly all
+from ridgeline.ops.matrix.interleaved import in_rows
 
 
 class Identity(NamedTuple):
@@ -27,9 +26,9 @@ class Identity(NamedTuple):
 
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
     """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
-    format and some numbers are looked at, in rows, however this machine has them in memory: to read all would take as
-    long as to load them again. Adapters are not: the names of their pages say which they are (prefix.root_of)."""
-    state = hashlib.blake2b(b"ridgeline kv model 1", digest_size=32)
+    format and the sum of each row are taken, however this machine has its rows in memory: every number is read, as the
+    first step reads them. Adapters are not: the names of their pages say which they are (prefix.root_of)."""
+    state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
     adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
     interleaved = {
@@ -39,19 +38,25 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
         for weight in part.held().values()
     }
     for weight in (each for each in model.parameters() if id(each) not in adapters):
-        own, shape, count = weight.detach(), list(weight.shape), weight.numel()
+        own = weight.detach()
         if id(weight) in interleaved:
-            own = by_row(own)
-            shape = [own.shape[0] * own.shape[1], own[0, 0].numel()]
-        state.update(f"{tuple(shape)} {weight.dtype}\n".encode())
-        if count:
-            places = torch.linspace(0, count - 1, min(_SAMPLES, count), dtype=torch.float64).long()
-            sampled = own[torch.unravel_index(places.to(own.device), own.shape)].reshape(-1)
-            state.update(sampled.cpu().view(torch.uint8).numpy().tobytes())
+            own = in_rows(own)
+        state.update(f"{tuple(own.shape)} {weight.dtype}\n".encode())
+        if own.numel():
+            state.update(_sums(own).cpu().numpy().tobytes())
     groups = "; ".join(
         f"{len(group.layers)} layers of {group.spec}, {group.page_size} positions" for group in layout.groups
     )
     return Identity(state.digest(), f"pages of {layout.page_size} positions: {groups}", page_bytes)
+
+
+def _sums(weight: Tensor) -> Tensor:
+    """Of each row its bytes added up, eight at a time as an integer, which is as fast as memory: a row of which any
+    number is another gives another sum, but for changes that happen to cancel each other."""
+    count = weight.shape[0] if weight.dim() > 1 else 1
+    rows = weight.contiguous().view(-1).view(torch.uint8).view(count, -1)
+    whole = rows.shape[1] % 8 == 0 and rows.storage_offset() % 8 == 0
+    return (rows.view(torch.int64) if whole else rows).sum(1, dtype=torch.int64)
 
 
 def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = "this model") -> None:
