@@ -15,6 +15,7 @@ from ridgeline.cli.batch import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.server.replicas.chosen_lines import chosen_lines
 from ridgeline.server.replicas.ray_batch import Answering
 
 with_ray_data = pytest.mark.skipif(
@@ -37,9 +38,11 @@ def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 def test_an_engine_answers_rows() -> None:
     """What an actor does, without Ray."""
-    answering = Answering("tales", EngineSettings(kv_bytes=32e6), ("tales",), 1, dummy_weights=False)
-    rows = {"line": [line(str(number), prompt) for number, prompt in enumerate(PROMPTS)]}
-    for _ in range(2):
+    lines = [line(str(number), prompt) for number, prompt in enumerate(PROMPTS)]
+    settings = EngineSettings(kv_bytes=32e6)
+    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda a, b: lines[a:b])
+    for parts in ([(0, 6)], [(0, 2), (2, 6)]):
+        rows = {"first": [first for first, _ in parts], "last": [last for _, last in parts]}
         outputs = [json.loads(each) for each in answering(rows)["output"]]
         assert sorted(each["custom_id"] for each in outputs) == [str(number) for number in range(len(PROMPTS))]
         assert {each["response"]["status_code"] for each in outputs} == {200}
@@ -47,8 +50,9 @@ def test_an_engine_answers_rows() -> None:
 
 
 def test_an_engine_that_cannot_be_loaded_says_so() -> None:
-    answering = Answering("tales", EngineSettings(context=10**6), ("tales",), 1, dummy_weights=False)
-    (said,) = answering({"line": [line("0", "Once")]})["not_loaded"]
+    settings = EngineSettings(context=10**6)
+    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda a, b: [])
+    (said,) = answering({"first": [0], "last": [1]})["not_loaded"]
     assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
 
 
@@ -58,6 +62,59 @@ def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) ->
     source.write_bytes(line("0", "Once"))
     with pytest.raises(ValueError, match=r"on processors; leave --(device|tensor-parallel) out"):
         run_batch("tales", flags, (), str(source), "-", (), BatchFleet(2))
+
+
+FAKE_ACTORS = """
+import resource, sys
+from contextlib import nullcontext
+from ridgeline.cli import batch
+from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.replica_options import BatchFleet
+from ridgeline.server.batch import read_line
+from ridgeline.server.replicas import ray_batch, ray_cluster
+
+def answered(lines, engines, cores, made, write, tally):
+    for first in range(0, len(lines), 1024):
+        for line in lines.part(first, first + 1024):
+            write(read_line(line).custom_id.encode() + b"\\n")
+
+ray_batch.answer_on_ray, ray_batch.check_ray_data = answered, lambda: None
+ray_cluster.ray_cluster = lambda *_: nullcontext()
+flags = TextFlags(threads=1)
+flags.settings("tales", adapters={})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for source, target in zip(("-", sys.argv[1]), sys.argv[2:], strict=True):
+    batch.run_batch("tales", flags, (), source, target, (), BatchFleet(2, "auto"))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    """Of 100,000 lines, 100 MB, the ids and the places alone: all that this process has but for Ray. Once as standard
+    input, once as a file."""
+    source, targets = tmp_path / "in", [tmp_path / "one", tmp_path / "two"]
+    before, after = line("NUMBER", "Once upon a time " * 50).split(b"NUMBER")
+    with source.open("wb") as file:
+        file.writelines(before + str(number).encode() + after for number in range(100_000))
+    command = [sys.executable, "-c", FAKE_ACTORS, str(source), *map(str, targets)]
+    with source.open("rb") as stdin:
+        ended = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) < 50_000  # KB
+    for target in targets:
+        assert target.read_bytes().split() == [str(number).encode() for number in range(100_000)]
+
+
+def test_lines_are_found_again(tmp_path: Path) -> None:
+    """Those that are wanted, empty ones and a last one without its end among them; of a pipe in a copy, which goes."""
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\n\nno\nbcd\nno\n" + b"e" * 10**5 + b"\nlast")
+    wanted = [each for each in file.read_bytes().splitlines(keepends=True) if each != b"no\n"]
+    for path in (file, None):
+        with file.open("rb") as stream, chosen_lines(stream, path, lambda each: each != b"no\n") as lines:
+            assert len(lines) == 5
+            assert [lines.part(first, first + 2) for first in (0, 2, 4)] == [wanted[:2], wanted[2:4], wanted[4:]]
+        assert Path(lines.path).exists() == (path is not None)
 
 
 @with_ray_data

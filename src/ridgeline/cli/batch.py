@@ -74,7 +74,8 @@ def run_batch(
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
     if fleet.asked:
-        _answer_on_ray(model, engine, names, stream, target, lora, fleet, earlier)
+        path = Path(source).absolute() if source != STANDARD and Path(source).is_file() else None
+        _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)
         return
     settings = ServerSettings(models=tuple(names) or (model,))
     loaded = engine.load(model, adapters=adapters_of(lora, "--lora")).loaded
@@ -87,12 +88,14 @@ def _answer_on_ray(
     engine: TextFlags,
     names: Sequence[str],
     stream: BufferedIOBase,
+    path: Path | None,
     target: str,
     lora: Sequence[str],
     fleet: BatchFleet,
     earlier: Earlier,
 ) -> None:
-    """The same by several engines, once all lines are read."""
+    """The same by several engines, once all lines are known. path: of the file that is read; None of no file."""
+    from ridgeline.server.replicas.chosen_lines import chosen_lines
     from ridgeline.server.replicas.ray_batch import answer_on_ray, check_ray_data
     from ridgeline.server.replicas.ray_cluster import ray_cluster
 
@@ -111,16 +114,16 @@ def _answer_on_ray(
     made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
     made |= {"dummy_weights": engine.dummy_weights}
     tally, began = Tally(), time.monotonic()
+    died: EngineDied | None = None
     with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
         requests = Requests(tally, write, earlier.done, earlier.wrong)
-        lines = [line for line in stream if requests.read(line) is not None]
-        died: EngineDied | None = None
-        try:
-            if lines:
-                answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
-        except EngineDied as error:
-            died = error
-            say(_again(error))
+        with chosen_lines(stream, path, lambda line: requests.read(line) is not None) as lines:
+            try:
+                if lines:
+                    answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+            except EngineDied as error:
+                died = error
+                say(_again(error))
     say(summary(tally, time.monotonic() - began))
     if died is not None:
         raise typer.Exit(FAILED)

@@ -1,4 +1,8 @@
-"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does."""
+"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does.
+
+What is dealt are parts of a file, by the numbers of their lines; an engine reads those that it is given from an actor
+beside the file. So lines are nowhere but where they are being answered.
+"""
 
 import asyncio
 import logging
@@ -14,6 +18,7 @@ from ridgeline.engine.setup import EngineSettings, load_with_threads
 from ridgeline.engine.worker.process import NotLoaded
 from ridgeline.models.fields import ModelRefused
 from ridgeline.server.batch import Batch, Tally
+from ridgeline.server.replicas.chosen_lines import ChosenLines
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.settings import ServerSettings
 
@@ -42,10 +47,19 @@ class Answering:
     Ray would try again to make an actor that raises, and tell of it in pages."""
 
     def __init__(
-        self, model: str, settings: EngineSettings, names: Sequence[str], threads: int | None, *, dummy_weights: bool
+        self,
+        model: str,
+        settings: EngineSettings,
+        names: Sequence[str],
+        threads: int | None,
+        *,
+        dummy_weights: bool,
+        lines: Callable[[int, int], Iterable[bytes]],
     ) -> None:
+        """lines: gives a part of them, as ChosenLines.part."""
         import torch
 
+        self._lines = lines
         self._not_loaded: NotLoaded | None = None
         try:
             loaded, own = load_with_threads(model, settings, dummy_weights=dummy_weights, threads=threads)
@@ -56,11 +70,13 @@ class Answering:
         self._llm, self._settings = AsyncLLM(loaded), ServerSettings(models=tuple(names))
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
-        """The outputs of some lines, or why there are none."""
+        """The outputs of parts of the lines, each from `first` to `last`, or why there are none."""
         if self._not_loaded is not None:
             return {"output": [b""], "not_loaded": [msgspec.json.encode(self._not_loaded)]}
         outputs: list[bytes] = []
-        asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(rows["line"])))
+        for first, last in zip(rows["first"], rows["last"], strict=True):
+            lines = _given(self._lines(int(first), int(last)))
+            asyncio.run(Batch(self._llm, self._settings, outputs.append).run(lines))
         return {"output": outputs, "not_loaded": [b""] * len(outputs)}
 
     def close(self) -> None:
@@ -70,11 +86,11 @@ class Answering:
 
 async def _given(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
     for line in lines:
-        yield bytes(line)
+        yield line
 
 
 def answer_on_ray(
-    lines: Sequence[bytes],
+    lines: ChosenLines,
     engines: int,
     cores: int,
     made: dict[str, Any],
@@ -87,14 +103,27 @@ def answer_on_ray(
     where Ray gives up."""
     import ray.data
     from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it would say in pages is raised
     ray.data.DataContext.get_current().enable_progress_bars = False
     size = max(1, min(_MOST_LINES, math.ceil(len(lines) / (2 * engines))))
-    blocks = math.ceil(len(lines) / size)
-    data = ray.data.from_items([{"line": line} for line in lines], override_num_blocks=blocks)
-    answered = data.map_batches(
-        Answering, fn_constructor_kwargs=made, batch_size=size, concurrency=min(engines, blocks), num_cpus=cores
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    again = {"max_restarts": -1, "max_task_retries": -1}
+    reader = ray.remote(ChosenLines).options(num_cpus=0, scheduling_strategy=here, **again)
+    beside = reader.remote(lines.path, lines.places)
+
+    def given(first: int, last: int) -> list[bytes]:
+        part: list[bytes] = ray.get(beside.part.remote(first, last))
+        return part
+
+    parts = [{"first": first, "last": min(first + size, len(lines))} for first in range(0, len(lines), size)]
+    answered = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+        Answering,
+        fn_constructor_kwargs={**made, "lines": given},
+        batch_size=1,
+        concurrency=min(engines, len(parts)),
+        num_cpus=cores,
     )
     try:
         for row in answered.iter_rows():
