@@ -4,7 +4,8 @@
     python benchmarks/split.py load MODEL [--dummy-weights] [--rate 0.3] [--requests 30] [--only 0]
 
 `transfers` asks a server of one engine for prompts and one for answers (a thread each) for prompts of rising length,
-one at a time, and says what their pages took beside what the connection's speed said, and when the first token came.
+as far as the model's context goes, one at a time, and says what their pages took beside what the connection's speed
+said, and when the first token came.
 `load` runs the same requests on that server, on one engine with both cores, and on that with smaller steps; beside each
 stands what `simulate` says of it. Nothing else should run.
 """
@@ -15,6 +16,7 @@ import random
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,23 +51,40 @@ def metric(url: str, name: str) -> float:
     return float(re.findall(rf'^ridgeline:{name}{{engine="0".*}} (.*)$', said, re.MULTILINE)[0])
 
 
+def lengths(url: str) -> Sequence[int]:
+    """Those of LENGTHS that the model's context has room for, with a token of the answer."""
+    with urllib.request.urlopen(f"{url}/v1/models") as answer:
+        context = json.load(answer)["data"][0]["max_model_len"]
+    found = [length for length in LENGTHS if length < context]
+    if len(found) < len(LENGTHS):
+        print(f"prompts of {LENGTHS[len(found)]} and more are left out: the context is {context}", file=sys.stderr)
+    return found
+
+
+def first_token(url: str, prompt: Sequence[int]) -> float:
+    """Milliseconds until it came."""
+    body = json.dumps({"prompt": prompt, "max_tokens": 1, "ignore_eos": True}).encode()
+    asked = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return float(json.load(answer)["timings"]["first_token_ms"])
+    except urllib.error.HTTPError as error:
+        said = json.load(error)["error"]["message"]
+        raise SystemExit(f"a prompt of {len(prompt)} ids is refused: {said}") from None
+
+
 def transfers(arguments: argparse.Namespace) -> None:
     """Rows of the table."""
     draw = random.Random(0)
     with serving(arguments.model, *arguments.more, "--split", "1:1", "--threads", "1") as url:
         print("| prompt | MB sent | ms on their way (predicted) | ms to the first token |")
         print("| --- | --- | --- | --- |")
-        for length in LENGTHS:
+        for length in lengths(url):
             names = ("kv_transfer_bytes_total", "kv_transfer_seconds_sum", "kv_transfer_predicted_seconds_sum")
             rounds = list[tuple[float, ...]]()
             for _ in range(ROUNDS):
                 before = [metric(url, name) for name in names]
-                body = {"prompt": [draw.randrange(1, 1000) for _ in range(length)], "max_tokens": 1, "ignore_eos": True}
-                asked = urllib.request.Request(
-                    f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-                )
-                with urllib.request.urlopen(asked) as answer:
-                    first = json.load(answer)["timings"]["first_token_ms"]
+                first = first_token(url, [draw.randrange(1, 1000) for _ in range(length)])
                 rounds.append((*(metric(url, name) - known for name, known in zip(names, before, strict=True)), first))
             nbytes, took, predicted, waited = map(median, zip(*rounds, strict=True))
             print(
