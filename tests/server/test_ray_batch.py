@@ -15,7 +15,7 @@ from ridgeline.cli.batch import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.setup import EngineSettings
-from ridgeline.server.replicas.chosen_lines import chosen_lines
+from ridgeline.server.replicas.chosen_lines import LineReader, chosen_lines
 from ridgeline.server.replicas.ray_batch import Answering
 
 with_ray_data = pytest.mark.skipif(
@@ -40,10 +40,11 @@ def test_an_engine_answers_rows() -> None:
     """What an actor does, without Ray."""
     lines = [line(str(number), prompt) for number, prompt in enumerate(PROMPTS)]
     settings = EngineSettings(kv_bytes=32e6)
-    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda a, b: lines[a:b])
-    for parts in ([(0, 6)], [(0, 2), (2, 6)]):
-        rows = {"first": [first for first, _ in parts], "last": [last for _, last in parts]}
-        outputs = [json.loads(each) for each in answering(rows)["output"]]
+    answering = Answering(
+        "tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [lines[each] for each in places]
+    )
+    for parts in ([bytes(range(6))], [bytes(range(2)), bytes(range(2, 6))]):
+        outputs = [json.loads(each) for each in answering({"places": parts})["output"]]
         assert sorted(each["custom_id"] for each in outputs) == [str(number) for number in range(len(PROMPTS))]
         assert {each["response"]["status_code"] for each in outputs} == {200}
     answering.close()
@@ -51,8 +52,8 @@ def test_an_engine_answers_rows() -> None:
 
 def test_an_engine_that_cannot_be_loaded_says_so() -> None:
     settings = EngineSettings(context=10**6)
-    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda a, b: [])
-    (said,) = answering({"first": [0], "last": [1]})["not_loaded"]
+    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [])
+    (said,) = answering({"places": [b""]})["not_loaded"]
     assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
 
 
@@ -72,10 +73,11 @@ from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.server.batch import read_line
 from ridgeline.server.replicas import ray_batch, ray_cluster
+from ridgeline.server.replicas.chosen_lines import LineReader
 
 def answered(lines, engines, cores, made, write, tally):
     for first in range(0, len(lines), 1024):
-        for line in lines.part(first, first + 1024):
+        for line in LineReader(lines.path).lines(lines.part(first, first + 1024)):
             write(read_line(line).custom_id.encode() + b"\\n")
 
 ray_batch.answer_on_ray, ray_batch.check_ray_data = answered, lambda: None
@@ -113,7 +115,8 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
     for path in (file, None):
         with file.open("rb") as stream, chosen_lines(stream, path, lambda each: each != b"no\n") as lines:
             assert len(lines) == 5
-            assert [lines.part(first, first + 2) for first in (0, 2, 4)] == [wanted[:2], wanted[2:4], wanted[4:]]
+            found = [LineReader(lines.path).lines(lines.part(first, first + 2)) for first in (0, 2, 4)]
+            assert found == [wanted[:2], wanted[2:4], wanted[4:]]
         assert Path(lines.path).exists() == (path is not None)
 
 

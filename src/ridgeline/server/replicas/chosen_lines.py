@@ -3,28 +3,42 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import BinaryIO
 
 
+class LineReader:
+    """Reads lines of a file by their places. On Ray an actor on the machine that has the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def lines(self, places: bytes) -> list[bytes]:
+        """The lines at these places, as ChosenLines.part gives them. Raises OSError."""
+        with open(self._path, "rb") as file:
+            return [_line(file, place) for place in array("q", places)]
+
+
+def _line(file: BinaryIO, place: int) -> bytes:
+    file.seek(place)
+    return file.readline()
+
+
+@dataclass(frozen=True, slots=True)
 class ChosenLines:
-    """Some lines of a file, in its order. On Ray an actor: whoever is given a part of them asks for it there."""
+    """Some lines of a file, in its order. places: the byte that each begins at."""
 
-    def __init__(self, path: str, places: "array[int]") -> None:
-        """places: the byte that each begins at."""
-        self.path, self.places = path, places
+    path: str
+    places: "array[int]"
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def part(self, first: int, last: int) -> list[bytes]:
-        """The lines from `first` to `last`, which is not among them. Raises OSError."""
-        lines = []
-        with open(self.path, "rb") as file:
-            for place in self.places[first:last]:
-                file.seek(place)
-                lines.append(file.readline())
-        return lines
+    def part(self, first: int, last: int) -> bytes:
+        """The places of the lines from `first` to `last`, which is not among them: eight bytes each."""
+        return self.places[first:last].tobytes()
 
 
 @contextmanager

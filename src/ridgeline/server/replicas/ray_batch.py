@@ -1,7 +1,7 @@
 """A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does.
 
-What is dealt are parts of a file, by the numbers of their lines; an engine reads those that it is given from an actor
-beside the file. So lines are nowhere but where they are being answered.
+What is dealt are parts of a file, by the places of their lines; an engine asks an actor beside the file for those that
+it is given. So lines are nowhere but where they are being answered.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ridgeline.engine.setup import EngineSettings, load_with_threads
 from ridgeline.engine.worker.process import NotLoaded
 from ridgeline.models.fields import ModelRefused
 from ridgeline.server.batch import Batch, Tally
-from ridgeline.server.replicas.chosen_lines import ChosenLines
+from ridgeline.server.replicas.chosen_lines import ChosenLines, LineReader
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.settings import ServerSettings
 
@@ -54,9 +54,9 @@ class Answering:
         threads: int | None,
         *,
         dummy_weights: bool,
-        lines: Callable[[int, int], Iterable[bytes]],
+        lines: Callable[[bytes], Iterable[bytes]],
     ) -> None:
-        """lines: gives a part of them, as ChosenLines.part."""
+        """lines: as LineReader.lines."""
         import torch
 
         self._lines = lines
@@ -70,13 +70,12 @@ class Answering:
         self._llm, self._settings = AsyncLLM(loaded), ServerSettings(models=tuple(names))
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
-        """The outputs of parts of the lines, each from `first` to `last`, or why there are none."""
+        """The outputs of parts of the lines, or why there are none."""
         if self._not_loaded is not None:
             return {"output": [b""], "not_loaded": [msgspec.json.encode(self._not_loaded)]}
         outputs: list[bytes] = []
-        for first, last in zip(rows["first"], rows["last"], strict=True):
-            lines = _given(self._lines(int(first), int(last)))
-            asyncio.run(Batch(self._llm, self._settings, outputs.append).run(lines))
+        for places in rows["places"]:
+            asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(self._lines(places))))
         return {"output": outputs, "not_loaded": [b""] * len(outputs)}
 
     def close(self) -> None:
@@ -110,14 +109,13 @@ def answer_on_ray(
     size = max(1, min(_MOST_LINES, math.ceil(len(lines) / (2 * engines))))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     again = {"max_restarts": -1, "max_task_retries": -1}
-    reader = ray.remote(ChosenLines).options(num_cpus=0, scheduling_strategy=here, **again)
-    beside = reader.remote(lines.path, lines.places)
+    reader = ray.remote(LineReader).options(num_cpus=0, scheduling_strategy=here, **again).remote(lines.path)
 
-    def given(first: int, last: int) -> list[bytes]:
-        part: list[bytes] = ray.get(beside.part.remote(first, last))
+    def given(places: bytes) -> list[bytes]:
+        part: list[bytes] = ray.get(reader.lines.remote(places))
         return part
 
-    parts = [{"first": first, "last": min(first + size, len(lines))} for first in range(0, len(lines), size)]
+    parts = [{"places": lines.part(first, first + size)} for first in range(0, len(lines), size)]
     answered = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
         Answering,
         fn_constructor_kwargs={**made, "lines": given},
