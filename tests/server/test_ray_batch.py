@@ -118,6 +118,9 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
             found = [LineReader(lines.path).lines(lines.part(first, first + 2)) for first in (0, 2, 4)]
             assert found == [wanted[:2], wanted[2:4], wanted[4:]]
         assert Path(lines.path).exists() == (path is not None)
+    file.write_bytes(b"a\n")
+    with pytest.raises(OSError, match="is shorter than it was"):
+        LineReader(str(file)).lines(lines.part(0, 3))
 
 
 @with_ray_data

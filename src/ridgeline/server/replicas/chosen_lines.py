@@ -16,9 +16,13 @@ class LineReader:
         self._path = path
 
     def lines(self, places: bytes) -> list[bytes]:
-        """The lines at these places, as ChosenLines.part gives them. Raises OSError."""
+        """The lines at these places, as ChosenLines.part gives them. Raises OSError, also where there are none any
+        more."""
         with open(self._path, "rb") as file:
-            return [_line(file, place) for place in array("q", places)]
+            found = [_line(file, place) for place in array("q", places)]
+        if not all(found):
+            raise OSError(f"{self._path} is shorter than it was; leave it as it is until it is answered")
+        return found
 
 
 def _line(file: BinaryIO, place: int) -> bytes:
