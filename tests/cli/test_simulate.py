@@ -1,19 +1,28 @@
 """`ridgeline simulate` as a user meets it: twelve lines, a file, requirements, and one line for each mistake."""
 
+import importlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cli.running import FAULT, OK, USAGE, Run, assert_one_line
+from ridgeline.cli.simulate_beside import Beside, Trial
 from ridgeline.cli.simulate_traffic import TrafficFlags
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.adviser import Option
 from support.planned import TINY
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+command = importlib.import_module("ridgeline.cli.simulate")
 QUICK = ("--device", "h100-sxm", "--price-error", "0%")
 
 
@@ -135,6 +144,36 @@ def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path)
     ended = ridgeline("simulate", model, *QUICK, "--rate", "50", "--requests", "30", "--prices", prices, "--json")
     assert ended.json["inputs"]["dollars_per_hour"] == 7.2
     assert "h10-sxm (did you mean" in ended.err
+
+
+class Ready(Beside):
+    """A second process that is waited for, so that a short search has its help too."""
+
+    given = 0
+
+    def __init__(self, make: Callable[[], Trial]) -> None:
+        super().__init__(make)
+        while not self._made.done():
+            time.sleep(0.02)
+
+    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+        Ready.given += 1
+        return super().submit(limits, memory)
+
+
+def test_advice_of_two_processes_is_that_of_one(ridgeline: Run, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte; and the second one is gone, though it may have been in the midst of something."""
+    asked = ("simulate", model, *QUICK, "--rate", "3000", "--requests", "150", "--slo", "ttft=20ms,tpot=1ms")
+    advised = (*asked, "--max-requests", "4", "--advise", "--json")
+    one = ridgeline(*advised)
+    assert json.loads(one.out)["advised"]["worth"]
+    monkeypatch.setattr(command, "cores", lambda: 2)
+    monkeypatch.setattr(command, "Beside", Ready)
+    monkeypatch.setattr(command, "_LONG", 0.0)
+    two = ridgeline(*advised)
+    assert two.out == one.out
+    assert Ready.given > 2
+    assert not multiprocessing.active_children()
 
 
 def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:

@@ -1,16 +1,19 @@
 """The table of fields: what is taken, what changes nothing, what is refused by name, what nobody knows."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import openai
 import pytest
 from openai.resources.responses import Responses
 
+from ridgeline.engine.events import Event
 from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.service import Live
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 
@@ -88,6 +91,7 @@ def test_what_openai_calls_its_own_fields_is_known_in_each_of_them() -> None:
         ({"stream_options": {"include_usage": "yes"}}, "stream_options"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids"),
         ({"cache_salt": 3}, "cache_salt"),
+        ({"service_tier": 3}, "service_tier"),
         ({"echo": "yes"}, "echo"),
         ({"store": True}, "store"),
     ],
@@ -141,6 +145,39 @@ def test_what_the_engine_would_refuse_is_refused_by_name(server: Running, body: 
     reply = server.post("/v1/completions", {"prompt": "Once upon a time", **body})
     assert (reply.status, reply.json()["error"]["param"]) == (400, param)
     assert not server.service.live
+
+
+class Tiers:
+    """An observer that writes down which tier each request asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        self.asked.append(live.tier)
+
+    def refused(self, live: Live, error: ApiError) -> None: ...
+    def event(self, live: Live, event: Event) -> None: ...
+    def ended(self, live: Live, error: BaseException | None) -> None: ...
+
+
+def test_whoever_observes_a_request_hears_of_its_tier(server: Running) -> None:
+    tiers = Tiers()
+    server.service.observers.append(tiers)
+    chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 1}
+    bodies = {
+        "/v1/completions": {"prompt": ["Once", "Twice"], "max_tokens": 1},
+        "/v1/chat/completions": chat,
+        "/v1/responses": {"input": "Once", "max_output_tokens": 1},
+    }
+    try:
+        for path, body in bodies.items():
+            for tier in ("flex", None):
+                reply = server.post(path, {**body, "service_tier": tier})
+                assert (reply.status, reply.headers.get(IGNORED)) == (200, None), reply.data
+    finally:
+        server.service.observers.remove(tiers)
+    assert tiers.asked == ["flex", "flex", "", "", "flex", "", "flex", ""]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ridgeline.engine.worker.messages import first_of
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.record import Recorder, _Lines, _Names
+from ridgeline.traffic.slo import MAX_CLASSES
 from ridgeline.traffic.trace import read_trace
 from server.scripted import INFO, Gate, Scripted, consume, live, turn
 
@@ -162,3 +163,24 @@ def test_a_full_disk_ends_the_recording_and_not_the_server(caplog: pytest.LogCap
     lines.close()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "traffic.jsonl cannot be written any more: No space left on device" in caplog.messages[0]
+
+
+def test_the_tier_that_is_asked_for_is_the_class(tmp_path: Path) -> None:
+    """A tier that asks for nothing in particular is none; nor is one that could be a text, or too many."""
+    ordinary = ["", "auto", "default", "to my lawyer", "x" * 41, "a\nb"]
+    named = ["batch", "flex", "priority", "batch", *(f"tier-{n}" for n in range(96))]
+
+    async def tiers(llm: Scripted, service: Service) -> None:
+        for number, tier in enumerate([*ordinary, *named, "one-more", "flex"], 1):
+            request = live(str(number), 4)
+            request.tier = tier
+            task = asyncio.create_task(consume(service, request))
+            await turn()
+            llm.token(number, 1.0, Timing(0), end=1)
+            await task
+
+    lines = of_kind(record(tmp_path / "traffic.jsonl", tiers), "request")
+    assert [line.get("class") for line in lines] == [*[None] * len(ordinary), *named, None, "flex"]
+    classes = {request.slo_class for request in read_trace(tmp_path / "traffic.jsonl")}
+    assert classes == {"", *named}
+    assert len(classes) == MAX_CLASSES

@@ -1,5 +1,8 @@
 """The adviser against the whole grid, and what it says."""
 
+import json
+import pickle
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -10,7 +13,7 @@ import pytest
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate import adviser
-from ridgeline.simulate.adviser import Advised, advise, option_of
+from ridgeline.simulate.adviser import Advised, Option, Setting, advise, option_of, trial
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.export import findings_json
@@ -146,3 +149,56 @@ def test_users_are_not_compared() -> None:
     )
     with pytest.raises(ValueError, match="give --slo, and --rate or --trace"):
         advise(users, rebuilt)
+
+
+class Later:
+    """A second process that has a result when it is asked whether it has, or for it; and that may be lost."""
+
+    def __init__(self, answers: int = 99) -> None:
+        self.ready, self.given, self.ended, self._answers = True, list[Setting](), False, answers
+
+    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+        self.given.append((limits, memory))
+        return _Asked(limits, memory, lost=len(self.given) > self._answers)
+
+    def close(self) -> None:
+        self.ended = True
+
+
+class _Asked(Future[Option | None]):
+    """Done when it has been asked twice."""
+
+    def __init__(self, limits: Limits, memory: float, *, lost: bool) -> None:
+        super().__init__()
+        self._setting, self._lost, self._asked = (limits, memory), lost, 0
+
+    def done(self) -> bool:
+        self._asked += 1
+        return self._asked > 2
+
+    def result(self, timeout: float | None = None) -> Option | None:
+        if self._lost:
+            raise BrokenExecutor
+        return pickle.loads(pickle.dumps(on_trial(*self._setting)))  # as it comes from another process
+
+
+def on_trial(limits: Limits, memory: float) -> Option | None:
+    return trial(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt, limits, memory)
+
+
+def told(found: Advised) -> str:
+    one = asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4))
+    return json.dumps(findings_json(replace(simulate(one), advised=found)))
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("answers", [99, 1, 0])
+def test_a_second_process_changes_nothing(advised: Advised, answers: int) -> None:
+    """Settings that it runs ahead of time are taken in their order, those that need not be run are not; one that is
+    lost on the way loses nothing."""
+    second = Later(answers)
+    found = advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt, second=second)
+    assert [each.limits for each in found.options] == [each.limits for each in advised.options]
+    assert second.given
+    assert second.ended
+    assert told(found) == told(advised)

@@ -11,14 +11,13 @@ from ridgeline.simulate.capacity import capacity
 from ridgeline.simulate.classes import kept
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings, simulate
-from ridgeline.simulate.log import MAX_CLASSES
 from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
 from ridgeline.traffic.percentiles import Percentile
-from ridgeline.traffic.slo import SLO, parse_slos
+from ridgeline.traffic.slo import MAX_CLASSES, SLO, parse_slos
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
 

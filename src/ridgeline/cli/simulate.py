@@ -1,9 +1,11 @@
 """`ridgeline simulate`: traffic on a model that is not here, by the engine's own scheduler on a clock of prices."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import typer
 
@@ -14,6 +16,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
+from ridgeline.cli.simulate_beside import Beside, Trial
 from ridgeline.cli.simulate_fleet import FleetFlags
 from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
@@ -23,10 +26,11 @@ from ridgeline.document.printable import printable
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.host import cores
 from ridgeline.models import family_of
 from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.simulate.adviser import SHARES, advise
+from ridgeline.simulate.adviser import SHARES, advise, trial
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
@@ -43,6 +47,7 @@ from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.together import together
 from ridgeline.traffic.offered import mean_sizes
 
+_LONG = 3.0  # seconds that the runs at three prices take: from which a second process is worth its imports
 _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
 
 
@@ -70,16 +75,24 @@ def simulate(
     required = judged.requirements()
     _check_files(output)
     asked, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    if money.prices is not None and (unknown := money.unknown([asked.machine.case.device.name])):
+        say(unknown)
     devices, memory = setup.devices, setup.memory_utilization
     if judged.divide is not None:
         check_comparable(asked)
     with _progress() as told:
+        started = time.monotonic()
         found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, traffic, told)
+        took = time.monotonic() - started
         if asked.fleet.split is not None:
             found = replace(found, together=together(asked, lambda other: on(devices, other, memory), told))
         if judged.advise:
             shares = SHARES if limits.pages is None else ()  # stated pages are a server's own
-            found = replace(found, advised=advise(asked, lambda *other: on(devices, *other), told, shares))
+            # A probe of the machine would find other figures there.
+            apart = cores() > 1 and took > _LONG and asked.machine.case.device.basis != "probe"
+            elsewhere = partial(_trial, model, setup, fleet, limits, traffic, money, judged)
+            second = Beside.start(elsewhere) if apart else None
+            found = replace(found, advised=advise(asked, lambda *other: on(devices, *other), told, shares, second))
         if judged.divide is not None:
             better = found.advised.best if found.advised is not None and found.advised.worth else None
             best = (asked.machine.limits, memory) if better is None else (better.limits, better.memory)
@@ -129,8 +142,6 @@ def _asked(
     source = open_source(catalogue_name(model) or model)
     check_continues(source)
     device = with_price(device_named(setup.device), money)
-    if money.prices is not None and (unknown := money.unknown([device.name])):
-        say(unknown)
     put = setup.setup(device)
     check_devices(put)
     models = ModelCache(source.config)
@@ -155,6 +166,20 @@ def _asked(
         return limits.machine(models.case(other), asked_limits)
 
     return asked, on
+
+
+def _trial(
+    model: str,
+    setup: SetupFlags,
+    fleet: FleetFlags,
+    limits: LimitFlags,
+    traffic: TrafficFlags,
+    money: MoneyFlags,
+    judged: JudgedFlags,
+) -> Trial:
+    """What runs other settings of what is asked for, in whatever process this is."""
+    asked, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    return partial(trial, asked, lambda *other: on(setup.devices, *other))
 
 
 def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:

@@ -5,7 +5,7 @@ A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a tra
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -348,33 +348,50 @@ class Engine:
         """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
         to requests that have ended since it was made is dropped."""
         now, events = self.clock(), list[TokenEvent]()
-        requests, given = self.requests, iter(outcomes)
+        requests, unguessed, quiet = self.requests, self.speculator is None, 0
         self._ended.clear()
         self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
-        for item in plan.items:
-            outcome = next(given) if item.logits or item.scored else None
+        for item, outcome in _of_items(plan, outcomes):
             request = requests.get(item.request)
             if request is None:
                 continue
-            if isinstance(outcome, Sampled):  # as nearly all are
-                self._take(request, item, (outcome,), now, events)
-                continue
-            if isinstance(outcome, Scored):
-                if request.scores is not None:
-                    request.scores += outcome.scores
-                outcome = outcome.sampled
-            if outcome is None:
-                self.scheduler.settle(request, item)
-            elif isinstance(outcome, RowFailure):
-                reason = request.guide.error if request.guide is not None else None
-                events += self._give_up(request, reason or outcome.reason)
-            elif isinstance(outcome, HiddenStates):
-                self._take_hidden(request, item, outcome, now, events)
+            if request.computed < request.quiet and isinstance(outcome, Sampled) and unguessed:  # as nearly all are
+                quiet += 1
+                finish = request.append(outcome.token)
+                request.computed += 1
+                if request.computed == request.quiet:
+                    self.scheduler.settle_pages(request)
+                if finish is None:
+                    events.append(
+                        TokenEvent(request.group, request.choice, outcome, now, request.cached, request.timing)
+                    )
+                else:
+                    self._end(request, finish, outcome, now, events)
             else:
-                self._take(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
+                self._accept(request, item, outcome, now, events)
+        self._output_tokens += quiet
+        self.scheduler.computed_tokens += quiet
         if self._suspects:
             self._suspects.clear()
         return events
+
+    def _accept(
+        self, request: Request, item: PlanItem, outcome: Outcome | None, now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take what an item gave, whatever that is."""
+        if isinstance(outcome, Scored):
+            if request.scores is not None:
+                request.scores += outcome.scores
+            outcome = outcome.sampled
+        if outcome is None:
+            self.scheduler.settle(request, item)
+        elif isinstance(outcome, RowFailure):
+            reason = request.guide.error if request.guide is not None else None
+            events += self._give_up(request, reason or outcome.reason)
+        elif isinstance(outcome, HiddenStates):
+            self._take_hidden(request, item, outcome, now, events)
+        else:
+            self._take(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
 
     def _take(
         self, request: Request, item: PlanItem, sampled: Sequence[Sampled], now: int, events: list[TokenEvent]
@@ -398,12 +415,16 @@ class Engine:
                 self.scheduler.fork(request, child, now)
             request.children = []
         if finish is not None:
-            self._ended[request.group, request.choice] = request.output_length
-            # A stop token is no text, but the token that completes a structured output is.
-            completes = finish is Finish.STOP and one.token not in request.stop_ids
-            if completes:
-                events.append(self._told(request, one, now))
-            events.append(self._finish(request, finish, now, token=None if completes else one))
+            self._end(request, finish, one, now, events)
+
+    def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
+        """A request ends with its last token."""
+        self._ended[request.group, request.choice] = request.output_length
+        # A stop token is no text, but the token that completes a structured output is.
+        completes = finish is Finish.STOP and last.token not in request.stop_ids
+        if completes:
+            events.append(self._told(request, last, now))
+        events.append(self._finish(request, finish, now, token=None if completes else last))
 
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
@@ -439,3 +460,11 @@ class Engine:
         """End a request that failed, and the choices that were to start from its prompt, which is what failed."""
         now = self.clock()
         return [self._finish(choice, Finish.ERROR, now, reason) for choice in (request, *request.children)]
+
+
+def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:
+    """The items of a plan, each with what it gave; None for one that had neither logits nor scored rows."""
+    if len(outcomes) == len(plan.items):
+        return zip(plan.items, outcomes, strict=True)
+    given = iter(outcomes)
+    return [(item, next(given) if item.logits or item.scored else None) for item in plan.items]

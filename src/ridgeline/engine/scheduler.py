@@ -20,6 +20,8 @@ from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
 _ARRIVAL = attrgetter("id")
+_LAST = (0,)
+"""The logit row of an item that has one position."""
 
 Guesses = Mapping[Request, Sequence[int]]
 """By requests that decode, guesses at the tokens that follow those they know."""
@@ -103,10 +105,9 @@ class Scheduler:
             self._admit(grants, only, now)
         if not grants:
             return None
-        guessed = self._guessed(grants, guesses) if guesses else {}
         plan = StepPlan(
             self.steps,
-            tuple([self._item(request, count, guessed.get(request, ())) for request, count in grants.items()]),
+            tuple(self._items(grants, self._guessed(grants, guesses) if guesses else {})),
             tuple(self.ledger.copies),
             tuple(self.ledger.blank),
             tuple(self._forget),
@@ -129,6 +130,10 @@ class Scheduler:
         request.computed = request.known - 1 if item.logits and request.known <= end else end
         self.ledger.settle(request.id, request.tokens, request.computed)
 
+    def settle_pages(self, request: Request) -> None:
+        """As `settle`, of a request that has been quiet up to here, whose one position has been counted."""
+        self.ledger.settle(request.id, request.tokens, request.computed)
+
     def undo(self, plan: StepPlan) -> None:
         """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
         the runner may not have heard is said again."""
@@ -148,26 +153,32 @@ class Scheduler:
 
     def _continue_running(self, only: Collection[Request] | None) -> dict[Request, int]:
         """Grant positions and pages to running requests: those nearest to their next token first, then by arrival."""
-        running = self.running if only is None else [request for request in self.running if request in only]
-        near = [request for request in running if request.known - request.computed == 1]
-        if len(near) < len(running):
-            near += [request for request in running if request.known - request.computed != 1]
+        running = list(self.running) if only is None else [request for request in self.running if request in only]
         grants: dict[Request, int] = {}
-        budget, grow = self.limits.tokens, self.ledger.grow
-        for request in near:
-            if not request.running:
-                continue  # it made room for another one
-            missing = request.known - request.computed
-            count = 1 if missing == 1 and budget else min(self._wanted(request), budget)
-            if count == 0:
-                break
-            if not grow(request.id, request.computed + count):
-                budget += self._make_room(request, count, grants)
-                if not request.running:
-                    continue
-            grants[request] = count
-            budget -= count
+        budget, far = self.limits.tokens, []
+        for request in running:
+            if request.computed < request.quiet and budget:
+                grants[request] = 1
+                budget -= 1
+            elif request.known - request.computed == 1:
+                budget = self._grant(request, grants, budget)
+            else:
+                far.append(request)
+        for request in far:
+            budget = self._grant(request, grants, budget)
         return grants
+
+    def _grant(self, request: Request, grants: dict[Request, int], budget: int) -> int:
+        """Grant a running request what it may have of a budget of positions, and pages for it; what is left then."""
+        count = min(self._wanted(request), budget)
+        if count == 0 or not request.running:  # then it made room for another one
+            return budget
+        if not self.ledger.grow(request.id, request.computed + count):
+            budget += self._make_room(request, count, grants)
+            if not request.running:
+                return budget
+        grants[request] = count
+        return budget - count
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
         """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
@@ -222,6 +233,7 @@ class Scheduler:
                 encoded=encoder,
                 root=request.root,
                 block=request.tokens.block,
+                named=request.prompt_length if request.tokens.block > 1 else 0,
                 find=request.finds,
             )
             if hit is None:
@@ -247,6 +259,7 @@ class Scheduler:
     def _stop_running(self, request: Request) -> None:
         """Take a running request's pages, and what the runner knows of them."""
         request.running = request.encoded = False
+        request.quiet = 0
         self.running.remove(request)
         self.ledger.release(request.id)
         if request.id in self._known_to_runner:
@@ -263,6 +276,16 @@ class Scheduler:
         assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
         return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
 
+    def _items(self, grants: Mapping[Request, int], guessed: Mapping[Request, Sequence[int]]) -> list[PlanItem]:
+        """An item for each grant. Most are of quiet requests, of which there is little to say."""
+        nothing = self.ledger.nothing
+        return [
+            PlanItem(request.id, request.computed, (request.tokens.output[-1],), nothing, False, _LAST)
+            if request.computed < request.quiet and not (guessed and request in guessed)
+            else self._item(request, count, guessed.get(request, ()))
+            for request, count in grants.items()
+        ]
+
     def _item(self, request: Request, count: int, guesses: Sequence[int]) -> PlanItem:
         start, output = request.computed, request.tokens.output
         end = start + count
@@ -277,6 +300,8 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
+        if count == 1 and last and output and request.bare:
+            request.quiet = self.ledger.quiet_until(request.id)
         item = PlanItem(request.id, start, tokens, pages, first, logits, (), 0, None, request.adapter)
         if request.encoder:
             encoder = () if request.encoded else request.encoder

@@ -242,7 +242,7 @@ def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list
         while upcoming and upcoming[0][1] <= clock.now:
             place, _ = upcoming.popleft()
             number = engine.add([place + 2], params)
-            executor.expect(number, lengths[place])
+            executor.expect(number, 1, lengths[place])
             numbers[number] = place
         plan = engine.plan()
         if plan is None:

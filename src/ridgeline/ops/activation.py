@@ -1,11 +1,12 @@
 """Activations, and the projections that feed them: the first half of an MLP, plain or gated."""
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -126,7 +127,7 @@ class ActivatedProjections(Projections):
         products, first = products_cost(rows, self.matrices), self.matrices[0]
         own = Cost({"fp32": self._flops(rows)})
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
-        return replace(products + own, activation_bytes=moved)
+        return structs.replace(products + own, activation_bytes=moved)
 
     def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """As Op.native_kernels. The one that does all of it knows no adapters: rows that have one go through those that
@@ -138,7 +139,7 @@ class ActivatedProjections(Projections):
         at_once = self.native_kernels_of(rest) if rest else ()
         in_parts = (
             *self.native_product_kernels(adapted, "forward"),
-            replace(self._activation_kernel(adapted), part="forward"),
+            structs.replace(self._activation_kernel(adapted), part="forward"),
         )
         return (*at_once, *in_parts, *self.adapter_kernels(work, natively=True))
 

@@ -7,12 +7,12 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_each
@@ -295,7 +295,7 @@ class Attention(Op):
         if not self.kept_on_card:
             return self.kernels(work, space)
         total = work.attention[self.reach].total
-        attends = [replace(own, calls=1) for own in self.kernels(work, space) if own.part == "attend"]
+        attends = [structs.replace(own, calls=1) for own in self.kernels(work, space) if own.part == "attend"]
         if not total.written:
             return tuple(attends)
         values = Cost(activation_bytes=total.written * self.spec.heads * self.spec.v_dim * self.spec.dtype.itemsize)

@@ -1,24 +1,24 @@
 """Cost: what must be done for a step, whoever does it and however fast."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """FLOPs by number format, and bytes by where they come from.
+class Cost(msgspec.Struct, frozen=True, gc=False):
+    """FLOPs by number format, and bytes by where they come from. A struct, because a simulator makes a dozen a step.
 
     Compulsory figures only: a multiply-add is 2 FLOPs, a weight is read once a step at its stored width,
     activations are an op's inputs and outputs once each. A faster kernel changes the time, never the cost.
     communication: bytes that each rank has in the end, by collective (`all_reduce`, `all_gather`, `all_to_all`).
     """
 
-    flops: Mapping[str, float] = field(default_factory=dict)
+    flops: Mapping[str, float] = msgspec.field(default_factory=dict)
     weight_bytes: float = 0.0
     kv_read_bytes: float = 0.0
     kv_write_bytes: float = 0.0
     activation_bytes: float = 0.0
-    communication: Mapping[str, float] = field(default_factory=dict)
+    communication: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def total_flops(self) -> float:

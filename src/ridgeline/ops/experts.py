@@ -4,9 +4,10 @@ Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
@@ -332,7 +333,7 @@ class Experts(nn.ModuleList, Op):
         touched, cost, stored = self.touched(rows), self.cost_of(rows), next(iter(self.stored.values()))
         name = native_product_kernel(self.kind, round(rows * self.active / touched), stored)
         read = cost.weight_bytes + touched / self.count * self.repacked_bytes
-        number_format, cost = format_of(self.dtype).name, replace(cost, weight_bytes=read)
+        number_format, cost = format_of(self.dtype).name, structs.replace(cost, weight_bytes=read)
         return (Kernel(name, number_format, 1, cost, stored=stored_name(stored)),)
 
     @property

@@ -4,9 +4,9 @@ Shapes: T rows of a step, H heads, W width.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -51,7 +51,7 @@ class GatedRMSNorm(RMSNorm):
     def cost_of(self, rows: int) -> Cost:
         """Two in, one out."""
         moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
-        return replace(super().cost_of(rows), activation_bytes=moved)
+        return structs.replace(super().cost_of(rows), activation_bytes=moved)
 
 
 class GroupedRMSNorm(GatedRMSNorm):

@@ -2,11 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import cast
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
@@ -318,7 +318,7 @@ class Projections(Multiplies):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
                 own = native_kernel(kernel, self.kind, rows, alike)
-                yield replace(own, calls=1) if at_once else own
+                yield structs.replace(own, calls=1) if at_once else own
             else:
                 yield kernel
 
@@ -383,11 +383,11 @@ def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matri
     may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is."""
     first = matrices[0]
     read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
-    return replace(
+    return structs.replace(
         kernel,
         name=native_product_kernel(kind, rows, first.stored),
         number_format=format_of(first.spec.dtype).name,
-        cost=replace(kernel.cost, weight_bytes=read),
+        cost=structs.replace(kernel.cost, weight_bytes=read),
     )
 
 

@@ -5,10 +5,10 @@ Shapes: N rows, P pictures, C condition, W width.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -70,7 +70,9 @@ class Modulation(Linear):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of."""
-        return tuple(replace(kernel, name=f"{kernel.name}.factors") for kernel in super().native_kernels_of(rows))
+        return tuple(
+            structs.replace(kernel, name=f"{kernel.name}.factors") for kernel in super().native_kernels_of(rows)
+        )
 
     def signature(self) -> Hashable:
         return super().signature(), self.activated, self.changed

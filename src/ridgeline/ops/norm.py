@@ -2,10 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -258,7 +258,7 @@ class AddNorm(Norm):
         """Two streams in, two out."""
         elements = rows * self.width
         norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
-        return replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
+        return structs.replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the sum goes through memory between the two."""

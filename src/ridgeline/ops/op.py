@@ -3,8 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+import msgspec
 
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature
@@ -13,8 +14,7 @@ from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Space, Work
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True, gc=False):
     """What one sort of kernel does of an op in a step.
 
     name: its calibration class, from the general to the particular: `attention.decode`. number_format: what it works

@@ -5,9 +5,10 @@ Shapes: T rows of a step, H heads, D head dim.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ridgeline.ops.cost import Cost
@@ -68,4 +69,4 @@ class ScaledQueries(Elementwise):
     def cost_of(self, rows: int) -> Cost:
         """A stream in, one out, and a scale a row."""
         moved = rows * (2 * self.width * self.dtype.itemsize + 4)
-        return replace(super().cost_of(rows), activation_bytes=moved)
+        return structs.replace(super().cost_of(rows), activation_bytes=moved)

@@ -4,10 +4,11 @@ Shapes: T rows of a step, I inputs, E experts, K experts a token, G groups of ex
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -136,7 +137,7 @@ class Router(Linear):
         product, own = super().cost_of(rows), self.e_score_correction_bias
         correction = 0 if own is None else own.nbytes
         moved = rows * (self.matrix.inputs * self.matrix.spec.dtype.itemsize + self.rule.active * (4 + 8))
-        return replace(product, weight_bytes=product.weight_bytes + correction, activation_bytes=moved)
+        return structs.replace(product, weight_bytes=product.weight_bytes + correction, activation_bytes=moved)
 
     def kernel(self, rows: int) -> str:
         """As Op.kernel."""
@@ -168,4 +169,4 @@ class SharedGate(Linear):
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with what it weighs in and out."""
         product, spec = super().cost_of(rows), self.matrix.spec
-        return replace(product, activation_bytes=3 * rows * spec.inputs * spec.dtype.itemsize)
+        return structs.replace(product, activation_bytes=3 * rows * spec.inputs * spec.dtype.itemsize)

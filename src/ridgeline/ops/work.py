@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal
 
+import msgspec
+
 Space = str
 """What rows are rows of: TOKENS, LOGITS, ENCODER, or a name that a model gives (latents of a denoiser)."""
 
@@ -143,8 +145,7 @@ def _sawtooth(n: int, size: int) -> int:
     return n // size * _triangle(size) + _triangle(n % size)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSum:
+class AttentionSum(msgspec.Struct, frozen=True, gc=False):
     """Attention in one layer, summed over sequences.
 
     sequences: how many ask. queries: their rows. pairs: of a query and a key that it sees, per head. keys: positions
@@ -189,8 +190,7 @@ class AttentionSum:
 _NOTHING = AttentionSum()
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionWork:
+class AttentionWork(msgspec.Struct, frozen=True, gc=False):
     """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each class is served
     by a kernel of its own."""
 

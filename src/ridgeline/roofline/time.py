@@ -8,7 +8,8 @@ between ops, where that is known.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel
@@ -18,8 +19,7 @@ from ridgeline.roofline.device import Device
 _ROUNDS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class OpTime:
+class OpTime(msgspec.Struct, frozen=True, gc=False):
     """Seconds of one op: its bound, what is expected, and which roof it hits (compute, memory, communication)."""
 
     bound: float

@@ -29,8 +29,8 @@ class Live:
     some of its prompt. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
     far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
     how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
-    adapter: the name of the one that is asked. together: choices of all prompts that came in one request with it, which
-    all have to be in the server at once.
+    adapter: the name of the one that is asked. tier: the service tier that is, as the client spells it. together:
+    choices of all prompts that came in one request with it, which all have to be in the server at once.
     """
 
     id: str
@@ -48,6 +48,7 @@ class Live:
     progress: Callable[[int, int], None] | None = None
     fail: Callable[[Exception], None] | None = None
     adapter: str = ""
+    tier: str = ""
     together: int = 1
 
 

@@ -9,8 +9,11 @@ pairs, request by request.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +37,7 @@ PLACES = tuple(2**power for power in range(4, 11))
 SHARES = (0.92, 0.95)
 """Of a card's memory, that engines may use: what is left is for other programs and for what an allocator wastes."""
 
+_AHEAD = 2  # settings that it is given at a time
 _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, whatever it wins
 
 
@@ -163,40 +167,133 @@ def reason(own: Option, best: Option) -> str:
 Rebuilt = Callable[[Limits, float], Machine]
 """The machine with other limits, which leave other memory for pages, and another share of its cards' memory."""
 
+Setting = tuple[Limits, float]
+"""Limits, and the share of memory."""
+
+
+class Second(Protocol):
+    """Another process that runs settings, as Beside."""
+
+    @property
+    def ready(self) -> bool: ...
+    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]": ...
+    def close(self) -> None: ...
+
 
 def advise(
-    asked: Asked, rebuilt: Rebuilt, told: Callable[[str], Told] | None = None, shares: Sequence[float] = SHARES
+    asked: Asked,
+    rebuilt: Rebuilt,
+    told: Callable[[str], Told] | None = None,
+    shares: Sequence[float] = SHARES,
+    second: Second | None = None,
 ) -> Advised:
     """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
-    where they are more than its own; none where its pages are stated. Raises ValueError without objectives, and for
-    users, whose requests depend on the answers."""
+    where they are more than its own; none where its pages are stated. second: another process to run settings in, which
+    is ended; what is advised is the same. Raises ValueError without objectives, and for users, whose
+    requests depend on the answers."""
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
+    try:
+        trials = _Trials(asked, rebuilt, told, second)
+        best, before = trials.own, None
+        while best is not before:
+            before = best
+            for line in _lines(shares):
+                best = _best(best, trials.of(line(best)))
+    finally:
+        if second is not None:
+            second.close()
+    options = sorted(trials.tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
+    return Advised(trials.own, best, tuple(options), _gain(trials.own.good, best.good))
 
-    def option(tokens: int, places: int, memory: float) -> Option:
-        limits = replace(asked.machine.limits, tokens=tokens, requests=places)
-        known = next((each for each in tried if each.covers(limits, memory)), None)
-        if known is not None:
-            return known
+
+def _lines(shares: Sequence[float]) -> tuple[Callable[[Option], list[Setting]], ...]:
+    """The settings that differ from one in a single thing, thing by thing."""
+    return (
+        lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
+        lambda best: [(replace(best.limits, requests=places), best.memory) for places in PLACES],
+        lambda best: [(best.limits, share) for share in shares if share > best.memory],
+    )
+
+
+class _Trials:
+    """Settings that were run, and those that a second process runs ahead of time: what came of it is taken in the order
+    of the line, as if one process had run one after the other."""
+
+    def __init__(
+        self, asked: Asked, rebuilt: Rebuilt, told: Callable[[str], Told] | None, second: Second | None
+    ) -> None:
+        """own: what the setting that was asked about comes to. tried: those that were run, in order."""
+        self._asked, self._rebuilt, self._told, self._second = asked, rebuilt, told, second
+        self.own = option_of(asked, asked.machine)
+        self.tried = [self.own]
+        self._there: dict[Setting, Future[Option | None]] = {}
+        self._here: dict[Setting, Option | None] = {}
+
+    def of(self, line: Sequence[Setting]) -> list[Option]:
+        """What the settings of a line come to."""
+        found = []
+        for place, setting in enumerate(line):
+            option = self._known(setting)
+            if option is None:
+                option = self._taken(setting, line[place + 1 :])
+                if option is None:  # a step of so many positions leaves no page
+                    option = self.own
+                else:
+                    self.tried.append(option)
+            found.append(option)
+        return found
+
+    def _known(self, setting: Setting) -> Option | None:
+        """One that was run and makes the same steps."""
+        return next((each for each in self.tried if each.covers(*setting)), None)
+
+    def _taken(self, setting: Setting, later: Sequence[Setting]) -> Option | None:
+        """Run a setting, or take what has been run of it; meanwhile the second process goes on with later ones."""
+        if setting in self._here:
+            return self._here.pop(setting)
+        self._go_on(later)
+        there = self._there.pop(setting, None)
+        if there is None:
+            return self._run(setting)
+        ahead = next(self._new(later), None)
+        if not there.done() and ahead is not None:
+            self._here[ahead] = self._run(ahead)
         try:
-            machine = rebuilt(limits, memory)
-        except ValueError:  # a step of so many positions leaves no page
-            return own
-        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests, {memory:.0%} of memory")
-        tried.append(option_of(asked, machine, watch))
-        return tried[-1]
+            return there.result()
+        except BrokenExecutor:  # somebody has ended it, or memory has
+            self._second = None
+            self._there.clear()
+            return self._run(setting)
 
-    own = option_of(asked, asked.machine)
-    tried = [own]
-    best, before = own, None
-    while best is not before:
-        before = best
-        best = _best(best, (option(tokens, best.limits.requests, best.memory) for tokens in BUDGETS))
-        best = _best(best, (option(best.limits.tokens, places, best.memory) for places in PLACES))
-        more = [share for share in shares if share > best.memory]
-        best = _best(best, (option(best.limits.tokens, best.limits.requests, share) for share in more))
-    options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
-    return Advised(own, best, tuple(options), _gain(own.good, best.good))
+    def _go_on(self, later: Iterable[Setting]) -> None:
+        """Give the second process what to do until it is asked."""
+        waiting = sum(not each.done() for each in self._there.values())
+        if self._second is not None and self._second.ready:
+            for setting in islice(self._new(later), _AHEAD - waiting):
+                self._there[setting] = self._second.submit(*setting)
+
+    def _new(self, later: Iterable[Setting]) -> Iterator[Setting]:
+        """Those that nobody runs or has run."""
+        return (
+            each for each in later if each not in self._there and each not in self._here and self._known(each) is None
+        )
+
+    def _run(self, setting: Setting) -> Option | None:
+        limits, memory = setting
+        watch = None
+        if self._told is not None:
+            watch = self._told(f"{limits.tokens:,} positions, {limits.requests:,} requests, {memory:.0%} of memory")
+        return trial(self._asked, self._rebuilt, limits, memory, watch)
+
+
+def trial(asked: Asked, rebuilt: Rebuilt, limits: Limits, memory: float, told: Told | None = None) -> Option | None:
+    """What a setting makes of the requests that were asked about; None for one that cannot be."""
+    try:
+        machine = rebuilt(limits, memory)
+    except ValueError:
+        return None
+    return option_of(asked, machine, told)
 
 
 def _best(found: Option, others: Iterable[Option]) -> Option:

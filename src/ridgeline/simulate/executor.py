@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ridgeline.engine.sampling.row import Sampled, SampleRow
-from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 END_ID, OTHER_ID = 0, 1
 """The end token of every model that is simulated, and the one that stands for all others."""
@@ -18,33 +18,37 @@ class PricedExecutor:
         """nanoseconds: what the step of a plan takes. took: what the last one did."""
         self._nanoseconds = nanoseconds
         self.took = 0
-        self._left: dict[int, int] = {}
-        self._lengths: dict[int, int] = {}
-        self._answers: dict[int, Sequence[int]] = {}
+        self._last: dict[int, int] = {}  # the position whose logits give a request its last token
+        self._answers: dict[int, tuple[int, Sequence[int]]] = {}
 
-    def expect(self, request: int, tokens: int, answer: Sequence[int] = ()) -> None:
-        """A request ends with its `tokens`-th token. answer: the first of them, where a trace knows what they are."""
-        self._left[request] = self._lengths[request] = tokens
+    def expect(self, request: int, prompt: int, tokens: int, answer: Sequence[int] = ()) -> None:
+        """A request with a prompt of so many tokens ends with the `tokens`-th that it is given. answer: the first of
+        these, where a trace knows what they are."""
+        self._last[request] = prompt + tokens - 2
         if answer:
-            self._answers[request] = answer
+            self._answers[request] = prompt, answer
 
-    def forget(self, request: int) -> int:
-        """It has ended; how many tokens it was given."""
+    def forget(self, request: int) -> None:
+        """It has ended."""
+        del self._last[request]
         self._answers.pop(request, None)
-        return self._lengths.pop(request) - self._left.pop(request)
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled]:
         """Price the plan and give each of its logit rows a token; nobody is made to wait."""
         self.took = self._nanoseconds(plan)
-        left, answers, given = self._left, self._answers, []
-        for item in plan.items:
-            if item.logits:
-                tokens = left[item.request] = left[item.request] - 1
-                other = self._known(item.request) if item.request in answers else _OTHER
-                given.append(other if tokens else _END)
-        return given
+        last, answers = self._last, self._answers
+        return [
+            _END
+            if item.start + wanted[0] == last[item.request]
+            else self._known(item)
+            if answers and item.request in answers
+            else _OTHER
+            for item in plan.items
+            if (wanted := item.logits)
+        ]
 
-    def _known(self, request: int) -> Sampled:
+    def _known(self, item: PlanItem) -> Sampled:
         """The next token of an answer that a trace knows something of."""
-        answer, place = self._answers[request], self._lengths[request] - self._left[request] - 1
+        prompt, answer = self._answers[item.request]
+        place = item.start + item.logits[0] + 1 - prompt
         return Sampled(answer[place]) if place < len(answer) else _OTHER

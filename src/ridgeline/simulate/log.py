@@ -7,12 +7,10 @@ from array import array
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.traffic.slo import MAX_CLASSES
 from ridgeline.traffic.trace import TraceRequest
 
 NEVER = -1
-
-MAX_CLASSES = 100
-"""Classes of requests: each is a line of a table, and has percentiles of its own."""
 
 Outcome = Literal["ok", "rejected", "unfinished"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "unfinished")

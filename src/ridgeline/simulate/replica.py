@@ -13,7 +13,6 @@ from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.price import Price
-from ridgeline.roofline.time import compute_seconds
 from ridgeline.simulate.clock import Clock
 from ridgeline.simulate.executor import END_ID, PricedExecutor
 from ridgeline.simulate.front import Between
@@ -52,7 +51,7 @@ class StepPricer:
         self.work = plan.work(self._price.reaches)
         found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
-        self.compute_bound = compute_seconds(found.cost, self._device) > memory
+        self.compute_bound = found.floor > memory
         between = self._between
         new = sum([item.first for item in plan.items]) if between.request else 0
         return round(found.expected * self._factor * 1e9) + between.of(self.work.sequences, new)
@@ -96,23 +95,26 @@ class Replica:
             clock=clock,
         )
         self.plan: StepPlan | None = None
+        self._made: dict[int, int] = {}  # tokens that requests are given until they end
 
     def add(self, request: TraceRequest, received: int = 0) -> int:
         """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
         engine does."""
         prompt, answer = self._prompts.of(request)
         number = self.engine.add(prompt, _ASKED, received=received)
-        self.executor.expect(number, request.output, answer)
+        self.executor.expect(number, len(prompt), request.output, answer)
+        self._made[number] = min(request.output, self.engine.requests[number].limit)
         return number
 
     def forget(self, number: int) -> int:
         """A request has ended; how many tokens it was given."""
-        return self.executor.forget(number)
+        self.executor.forget(number)
+        return self._made.pop(number)
 
     def abort(self, number: int) -> None:
         """End a request before its answer does."""
         self.engine.abort(number)
-        self.executor.forget(number)
+        self.forget(number)
 
     def begin(self) -> int | None:
         """Plan a step; the nanoseconds that it takes, None where there is nothing to do."""

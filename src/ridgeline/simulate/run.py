@@ -18,7 +18,7 @@ from ridgeline.simulate.fleet import ALONE, Fleet, Link
 from ridgeline.simulate.front import FrontCore
 from ridgeline.simulate.log import NEVER, OUTCOMES, Log, Totals
 from ridgeline.simulate.replica import Machine, Prompts, Replica, StepPricer
-from ridgeline.simulate.serving import Live, Serving, lives
+from ridgeline.simulate.serving import NO_MOMENT, Live, Serving, lives
 from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
 from ridgeline.traffic.trace import TraceRequest
@@ -162,13 +162,13 @@ class _Run:
         step = now
         if front is not None:
             front.hears(now)
-            before = NEVER
+            before = NO_MOMENT
         gap, equal = now - before, 0
         for event in events:
             own = live[event.request]
             if front is not None:
                 now = front.writes()
-            if own.last == before and before != NEVER:
+            if own.last == before:
                 equal += 1
                 if gap > own.worst:
                     own.worst = gap

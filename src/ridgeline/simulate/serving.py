@@ -8,6 +8,9 @@ from ridgeline.simulate.log import HELD, NEVER, Log
 from ridgeline.simulate.replica import Replica
 from ridgeline.traffic.trace import TraceRequest
 
+NO_MOMENT = NEVER - 1
+"""When no token came, of whatever request."""
+
 
 @dataclass(slots=True)
 class Live:
@@ -40,7 +43,7 @@ class Serving:
         self.live: dict[int, Live] = {}
         self.load = 0  # what its requests come to for a router
         self.stepping = False
-        self.before = NEVER  # when the step before ended
+        self.before = NO_MOMENT  # when the step before ended
 
     def add(self, request: TraceRequest, live: Live, received: int = 0) -> None:
         """Queue a request. Raises ValueError for one that cannot run."""

@@ -8,6 +8,9 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
 UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 """Nanoseconds."""
 
+MAX_CLASSES = 100
+"""Classes of requests, those of none among them: each is a line of a table, and has percentiles of its own."""
+
 _NAMES = ("ttft", "tpot", "e2e")
 
 

@@ -25,8 +25,8 @@ class Table:
     of its encoder, whose pages are granted together, before the first step runs. computed: positions that are in KV
     memory. room: positions that its pages hold. due: with how many there is something to settle. claim: pages it may
     still take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
-    entries that the runner knows; None before it has heard of any. fresh: whether there are others. block: as of
-    extend_keys.
+    entries that the runner knows; None before it has heard of any. fresh: whether there are others. block, named: as
+    of extend_keys.
     """
 
     pages: list[list[int]]
@@ -39,6 +39,7 @@ class Table:
     claim: int = 0
     root: bytes = b""
     block: int = 1
+    named: int = 0
     keys: list[PageKey] = field(default_factory=list)
     published: int = 0
     sent: list[int] | None = None
@@ -70,7 +71,7 @@ class KVLedger:
 
         `copies` and `blank` wait for the next step: pages to copy, and pages to fill with zeros. `claimed`: pages that
         the requests under way may still take for what they knew when they came. `growing`: the groups, with their
-        numbers, that hold more of a longer sequence.
+        numbers, that hold more of a longer sequence. `nothing`: the new entries of a request that has none.
         """
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
         self.growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
@@ -83,7 +84,7 @@ class KVLedger:
         self.copies: list[PageCopy] = []
         self.blank: list[int] = []
         self.claimed = 0
-        self._nothing: tuple[bool, Entries] = False, ((),) * len(self.groups)
+        self.nothing: Entries = ((),) * len(self.groups)
         self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
@@ -114,6 +115,7 @@ class KVLedger:
         encoded: int = 0,
         root: bytes = b"",
         block: int = 1,
+        named: int = 0,
         find: bool = True,
     ) -> int | None:
         """Open a table for a request and share what is cached of its tokens.
@@ -121,15 +123,16 @@ class KVLedger:
         encoded: positions of its encoder, for layers that look at them. Their pages are its own and its forks', never
         found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
         beside the tokens, the encoder's input among it. block: tokens of which only the first is looked at, where they
-        are known by names alone (as extend_keys). find: whether what is cached may be shared; it may not where every
-        position has to run.
+        are known by names alone; named: how many are known to be (as extend_keys). find: whether what is cached may be
+        shared; it may not where every position has to run.
 
         Returns how many positions need not be computed: whole pages, and never the last two positions. The last one's
         logits are wanted, and alone it would run as in a decode step, by another kernel with other rounding. None, and
         nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root, block=block)
+        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
+        table.block, table.named = block, named
         table.keys = self._refused.pop(request, [])
         if self.prefix_cache and find:
             self._find(table, tokens)
@@ -153,7 +156,7 @@ class KVLedger:
 
     def _find(self, table: Table, tokens: Sequence[int]) -> None:
         """Put the longest cached prefix into a new table."""
-        extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root, table.block)
+        self._name(table, tokens, len(tokens) // self.page_size)
         hit = self.longest(table.keys, self.findable(len(tokens)))
         for index, group in self.growing:
             first = table.passed[index] = group.first_page(hit)
@@ -162,6 +165,10 @@ class KVLedger:
             table.pages[index] = [NULL_PAGE] * first + [page for page in found if page is not None]
         table.computed, table.room = hit, self._room(table)
         table.published = hit // self.page_size
+
+    def _name(self, table: Table, tokens: Sequence[int], full: int) -> None:
+        """Name a table's first `full` small pages, as far as they have no names."""
+        extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block, table.named)
 
     def findable(self, length: int) -> int:
         """Positions of so long a prompt that may be found: whole pages of every group, and not the last two."""
@@ -278,7 +285,7 @@ class KVLedger:
         """Make a table's pages up to the first `full` small ones findable."""
         if full <= table.published:
             return
-        extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block)
+        self._name(table, tokens, full)
         for index, group in self.growing:
             pages, ratio = table.pages[index], group.page_size // self.page_size
             for page in range(table.published // ratio, full // ratio):
@@ -313,7 +320,7 @@ class KVLedger:
             return False
         shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
         table = Table(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
-        table.block = source.block
+        table.block, table.named = source.block, source.named
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))
         for group, pages in zip(self.groups, table.pages, strict=True):
@@ -378,11 +385,17 @@ class KVLedger:
             table.passed[index] = min(table.passed[index], len(pages))
         table.room = self._room(table)
 
+    def quiet_until(self, request: int) -> int:
+        """With how many positions in KV memory a request first needs the ledger again, to grow or to settle, if it runs
+        them one by one and the runner has heard of all its entries."""
+        table = self.tables[request]
+        return 0 if table.fresh else min(table.room, table.due)
+
     def unsent(self, request: int) -> tuple[bool, Entries]:
         """The entries that the runner does not know, which it now does; and whether they are the whole table."""
         table = self.tables[request]
         if not table.fresh:
-            return self._nothing
+            return False, self.nothing
         first, sent = table.sent is None, table.sent or [0] * len(self.groups)
         table.sent, table.fresh = [len(pages) for pages in table.pages], False
         return first, tuple(tuple(pages[known:]) for pages, known in zip(table.pages, sent, strict=True))

@@ -24,7 +24,13 @@ class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 def extend_keys(
-    keys: list[PageKey], tokens: Sequence[int], page_size: int, full: int, root: bytes = b"", block: int = 1
+    keys: list[PageKey],
+    tokens: Sequence[int],
+    page_size: int,
+    full: int,
+    root: bytes = b"",
+    block: int = 1,
+    named: int = 0,
 ) -> None:
     """Append the keys of the first `full` pages of `tokens` that `keys` does not name yet.
 
@@ -32,20 +38,21 @@ def extend_keys(
     its parent's digest, the root's for the first page, and its own tokens, each of fixed width, under a tag of its own:
     no two different prefixes spell the same bytes. block: tokens below 0 are names of blocks of so many (a trace has no
     ids), which a key has once, in the page where the block begins: those that go on with it say nothing new.
+    named: so many of the first are names, of which only those that a key has are looked at.
     """
-    while len(keys) < full:
-        start = len(keys) * page_size
+    if len(keys) >= full:
+        return
+    digest = keys[-1].digest if keys else _digest(_ROOT + root)
+    for start in range(len(keys) * page_size, full * page_size, page_size):
         end = start + page_size
-        page = tuple(tokens[start:end]) if block == 1 else _told(tokens, start, end, block)
-        parent = keys[-1].digest if keys else _digest(_ROOT + root)
-        keys.append(PageKey(_digest(_PAGE + parent + array("q", page).tobytes()), page))
-
-
-def _told(tokens: Sequence[int], start: int, end: int, block: int) -> tuple[int, ...]:
-    """What is known of a page: names of the blocks that begin in it, and tokens that are no names."""
-    if tokens[end - 1] < 0:  # then all are names: what was sampled without one comes after them
-        return tuple([tokens[at] for at in range(-(-start // block) * block, end, block)])
-    return tuple([token for at, token in enumerate(tokens[start:end], start) if token >= 0 or at % block == 0])
+        if end <= named:
+            page = tuple([tokens[at] for at in range(-(-start // block) * block, end, block)])
+        else:
+            page = tuple(tokens[start:end])
+            if block > 1 and min(page) < 0:
+                page = tuple([token for at, token in enumerate(page, start) if token >= 0 or at % block == 0])
+        digest = _digest(_PAGE + digest + array("q", page).tobytes())
+        keys.append(PageKey(digest, page))
 
 
 def root_of(root: bytes, encoder: EncoderInput, adapter: bytes = b"") -> bytes:

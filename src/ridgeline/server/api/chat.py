@@ -99,6 +99,7 @@ async def chat_generation(
     generation = Generation(
         *(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [prompt], params, root, fields.stream),
         adapter=model.adapter(fields.model),
+        tier=fields.service_tier or "",
     )
     return generation, ChatAnswer(fields, model, tools)
 

@@ -58,6 +58,7 @@ async def completion_generation(
         sections=False,  # the text as the model writes it
         only_prompt=fields.max_tokens == 0,
         adapter=model.adapter(fields.model),
+        tier=fields.service_tier or "",
     )
     return generation, CompletionAnswer(fields, model)
 

@@ -29,7 +29,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class Fields(msgspec.Struct, kw_only=True, frozen=True):
-    """What completions and chat share. None is "not said": the model's generation_config.json holds."""
+    """What completions and chat share. None is "not said": the model's generation_config.json holds. service_tier: the
+    class of requests that it is of, for recordings; all are served alike."""
 
     model: str = ""
     stream: bool = False
@@ -65,6 +66,7 @@ class Fields(msgspec.Struct, kw_only=True, frozen=True):
     return_tokens_as_token_ids: bool = False
     return_progress: bool = False
     cache_salt: str | None = None
+    service_tier: str | None = None
 
 
 class CompletionFields(Fields, kw_only=True, frozen=True):
@@ -135,7 +137,6 @@ NEUTRAL = frozenset(
     {
         "user",
         "metadata",
-        "service_tier",
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_options",

@@ -39,7 +39,8 @@ class Generation:
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
     separates its prefix cache from others'. encoder: what an encoder reads beside each prompt. sections: whether
-    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived, adapter: as Live.
+    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived, adapter, tier: as
+    Live.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Generation:
     arrived: int = field(default_factory=time.perf_counter_ns)
     encoder: EncoderInput = ()
     adapter: str = ""
+    tier: str = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -93,7 +95,8 @@ async def _run_one(
     ids = generation.prompts[prompt]
     name = f"{generation.id}-{prompt}" if prompt else generation.id
     live = Live(name, generation.route, len(ids), generation.params, generation.stream, generation.arrived)
-    live.adapter, live.together = generation.adapter, len(generation.prompts) * generation.params.n
+    live.adapter, live.tier = generation.adapter, generation.tier
+    live.together = len(generation.prompts) * generation.params.n
     live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
     begun = False
 

@@ -32,6 +32,7 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     cache_salt: str | None = None
+    service_tier: str | None = None
 
 
 def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
@@ -51,6 +52,7 @@ def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
         "tool_choice": _tool_choice(fields.tool_choice),
         "parallel_tool_calls": fields.parallel_tool_calls,
         "cache_salt": fields.cache_salt,
+        "service_tier": fields.service_tier,
     }
     try:
         return read_fields(body, ChatFields, settings)[0]

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import queue
+import re
 import secrets
 import threading
 from array import array
@@ -25,7 +26,10 @@ from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.engine.worker.messages import EngineInfo, StepReport, replica_of
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
+from ridgeline.traffic.slo import MAX_CLASSES
 
+_ORDINARY = ("", "auto", "default")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _MAX_WAITING = 100_000  # lines that the disk may lag behind; further ones are lost, and counted
 logger = logging.getLogger(__name__)
 
@@ -49,6 +53,7 @@ class Recorder:
         self._at = now
         self._pending: deque[_Pending] = deque()
         self._open: dict[Live, _Pending] = {}
+        self._classes: set[str] = set()
         self._lines = _Lines(_create(path), path)
         self._lines.write(
             {
@@ -85,6 +90,7 @@ class Recorder:
             "max_tokens": params.max_tokens,
             "temperature": params.temperature,
             "stream": live.stream,
+            **self._class(live.tier),
         }
         self._open[live] = pending = _Pending(line, names)
         self._pending.append(pending)
@@ -116,6 +122,16 @@ class Recorder:
                 "held_pages": stats.held_pages,
             }
         )
+
+    def _class(self, tier: str) -> dict[str, str]:
+        """The class that a tier is recorded as. None where it asks for nothing in particular, or is no name: a line
+        holds no text. None, too, once there are as many as are told apart."""
+        if tier in _ORDINARY or not _NAME.fullmatch(tier):
+            return {}
+        if tier not in self._classes and len(self._classes) >= MAX_CLASSES - 1:  # beside those without
+            return {}
+        self._classes.add(tier)
+        return {"class": tier}
 
     def _replica(self, report: StepReport) -> dict[str, int]:
         """Which of several replicas ran a step, where it is not the first: its requests' numbers say it."""
