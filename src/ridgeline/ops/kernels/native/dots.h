@@ -154,4 +154,12 @@ template <class Dots, int R, class Number, class Weight, class Fetch = NoFetch>
     return SumsOfRows<R>(sum);
 }
 
+// x . w by lanes, over `count` numbers, a whole number of steps: what dot_tile has of a row and a row before it adds lanes.
+template <class Dots, class Number, class Weight>
+[[gnu::always_inline]] inline F dot_lanes(const Number* x, const Weight* w, int64_t count) {
+    F sum{};
+    for (int64_t i = 0; i < count; i += Dots::STEP) sum = Dots::add(sum, Dots::at(x + i), Dots::w_at(w + i));
+    return sum;
+}
+
 }  // namespace

@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -23,9 +24,9 @@ constexpr auto LOOKOUT = std::chrono::microseconds(250);
 
 }  // namespace
 
-Pool::Pool(int wanted) : asked_for(wanted) {
+Pool::Pool(int wanted) : asked_for(wanted), shares(std::max(wanted, 1)) {
     try {
-        for (int i = 1; i < wanted; ++i) workers.emplace_back([this] { work(); });
+        for (int i = 1; i < wanted; ++i) workers.emplace_back([this, i] { work(i); });
     } catch (const std::exception&) {
         // A limit on threads or memory: calls are cut for those that there are, and the results are the same.
     }
@@ -38,29 +39,39 @@ Pool::~Pool() {
     for (auto& worker : workers) worker.join();
 }
 
-void Pool::start(int count, Task what, void* with) {
-    task = what, context = with, items = count;
-    next.store(0, std::memory_order_relaxed);
+void Pool::start(int items, Task what, void* with) {
+    task = what, context = with;
+    for (int64_t thread = 0, first = 0; thread < threads(); ++thread) {
+        const int64_t end = int64_t(items) * (thread + 1) / threads();
+        shares[thread].set(first, end);
+        first = end;
+    }
     open.store(true);
     call.fetch_add(1);
     call.notify_all();
-    take();
+    take(0);
     // Who is not in by now finds nothing to do; who is in has an item in hand.
     open.store(false);
     while (inside.load() != 0) relax();
     if (refused.exchange(false)) throw std::bad_alloc();
 }
 
-void Pool::take() {
+void Pool::take(int thread) {
     try {
-        for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) task(context, item);
+        for (int item; (item = next_of(thread)) >= 0;) task(context, item);
     } catch (const std::bad_alloc&) {
         refused.store(true);
-        next.store(items);  // what is left is in vain
+        for (Share& share : shares) share.set(0, 0);  // what is left is in vain
     }
 }
 
-void Pool::work() {
+int Pool::next_of(int thread) {
+    int item = shares[thread].first();
+    for (int other = 1; item < 0 && other < threads(); ++other) item = shares[(thread + other) % threads()].last();
+    return item;
+}
+
+void Pool::work(int thread) {
     for (uint32_t seen = 0;;) {
         auto until = std::chrono::steady_clock::now() + LOOKOUT;
         for (int turns = 0; call.load() == seen; ++turns) {
@@ -70,7 +81,7 @@ void Pool::work() {
         seen = call.load();
         if (ending) return;
         inside.fetch_add(1);
-        if (open.load()) take();
+        if (open.load()) take(thread);
         inside.fetch_sub(1);
     }
 }

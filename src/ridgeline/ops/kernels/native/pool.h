@@ -1,8 +1,9 @@
-// Threads for the kernels: a call is cut into items, which whoever is free takes, so that a thread that comes late, or
-// whose core somebody else has, holds nobody up but for the item in its hands.
+// Threads for the kernels: a call is cut into items, of which each thread has a share; who is through with its own takes of the
+// others', so that a thread that comes late, or whose core somebody else has, holds nobody up but for the item in its hands.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -28,17 +29,37 @@ class Pool {
   private:
     using Task = void (*)(void* context, int item);
 
+    // The items of a call that a thread takes first. They are neighbours: what it fetched ahead is its own, and the processor
+    // foresees what comes next. Who has none left takes the others' last ones. Both ends are one number, so that no two threads
+    // take the same item.
+    struct alignas(64) Share {
+        std::atomic<uint64_t> left{0};
+
+        void set(uint64_t first, uint64_t end) { left.store(first << 32 | end); }
+        // An item, or -1.
+        int first() {
+            for (uint64_t now = left.load(); now >> 32 < uint32_t(now);)
+                if (left.compare_exchange_weak(now, now + (uint64_t(1) << 32))) return int(now >> 32);
+            return -1;
+        }
+        int last() {
+            for (uint64_t now = left.load(); now >> 32 < uint32_t(now);)
+                if (left.compare_exchange_weak(now, now - 1)) return int(uint32_t(now) - 1);
+            return -1;
+        }
+    };
+
     void start(int items, Task task, void* context);
-    void work();
-    void take();
+    void work(int thread);
+    void take(int thread);
+    int next_of(int thread);
 
     const int asked_for;
     std::vector<std::thread> workers;
     Task task = nullptr;
     void* context = nullptr;
-    int items = 0;
+    std::vector<Share> shares;
     alignas(64) std::atomic<uint32_t> call{0};  // counts calls: what sleeping workers wait on
-    alignas(64) std::atomic<int> next{0};       // the first item that nobody has taken
     alignas(64) std::atomic<int> inside{0};     // workers that may still touch this call
     std::atomic<bool> open{false}, ending{false}, refused{false};
 };

@@ -27,6 +27,7 @@ constexpr int64_t BLOCK = 512;
 constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
 constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
+constexpr int64_t SHORT_BYTES = 8 << 10;                 // of a row of x that stays in the first cache while W passes
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
 constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t HALF = MAX_ROWS * OUTPUTS;             // sums of half a panel
@@ -90,6 +91,20 @@ inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight*
             ((own == R + 1 ? both.template operator()<R + 1>(turn) : void()), ...);
         }(std::make_integer_sequence<int, Dots::ROWS>());
         r += own;
+    }
+}
+
+// to[o] += x . w[o] for one row of x and all inputs, one row of W after the other: memory is read in one piece, which the
+// processor fetches ahead by itself, faster than it does four rows at a time that a tile asks for. x is read for each row of W,
+// so it is a short one.
+template <class Dots, class Number, class Weight>
+inline void row_by_row(const Number* x, const Weight* const* w, int halves, int64_t inputs, float* to) {
+    F sums[SHORT_BYTES / int64_t(sizeof(Number)) / BLOCK][1][OUTPUTS];
+    for (int half = 0; half < halves; ++half) {
+        for (int o = 0; o < OUTPUTS; ++o)
+            for (int64_t i = 0; i < inputs; i += BLOCK)
+                sums[i / BLOCK][0][o] = dot_lanes<Dots>(x + i, w[half * OUTPUTS + o] + i, std::min(BLOCK, inputs - i));
+        for (int64_t i = 0; i < inputs; i += BLOCK) SumsOfRows<1>(sums[i / BLOCK]).add_to(to + half * HALF);
     }
 }
 
@@ -171,8 +186,11 @@ inline void clear_sums(int64_t rows, int halves, float* to) {
 // to[half][r][o] = x[r] . W[o] for a block of rows and the outputs of a panel.
 template <class Stored, class Number = typename DotsOf<Stored>::Number>
 inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored>& panel, int64_t inputs, float* to) {
+    using Dots = std::conditional_t<std::is_same_v<Stored, Number>, DotsOf<Stored>, Widening>;
     alignas(64) thread_local Number packed[PANEL][BLOCK];
     clear_sums(rows, panel.halves, to);
+    if (rows == 1 && inputs == padded(inputs) && inputs * int64_t(sizeof(Number)) <= SHORT_BYTES)
+        return row_by_row<Dots>(x.at, panel.w, panel.halves, inputs, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
         const Stored* from[PANEL];
