@@ -163,16 +163,16 @@ class Ready(Beside):
 
 def test_advice_of_two_processes_is_that_of_one(ridgeline: Run, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the byte; and the second one is gone, though it may have been in the midst of something."""
-    asked = ("simulate", model, *QUICK, "--rate", "3000", "--requests", "150", "--slo", "ttft=20ms,tpot=1ms")
-    advised = (*asked, "--max-requests", "4", "--advise", "--json")
+    asked = ("simulate", model, *QUICK, "--rate", "3000", "--requests", "100", "--input", "600", "--output", "16")
+    advised = (*asked, "--slo", "ttft=20ms,tpot=1ms", "--max-requests", "4", "--advise", "--json")
     one = ridgeline(*advised)
-    assert json.loads(one.out)["advised"]["worth"]
+    assert len(json.loads(one.out)["advised"]["options"]) > 3
     monkeypatch.setattr(command, "cores", lambda: 2)
     monkeypatch.setattr(command, "Beside", Ready)
     monkeypatch.setattr(command, "_LONG", 0.0)
     two = ridgeline(*advised)
     assert two.out == one.out
-    assert Ready.given > 2
+    assert Ready.given
     assert not multiprocessing.active_children()
 
 

@@ -1,7 +1,8 @@
 """The ledger of KV memory: which pages hold which positions of which request. It knows no tensors.
 
 All groups of layers take their pages from one pool; each has tables of its own. What runs at every step (`grow`,
-`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
+`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions;
+until when a request that decodes need not even ask, `quiet_until` says.
 """
 
 import sys
