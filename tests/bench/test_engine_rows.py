@@ -105,15 +105,17 @@ def test_requests_that_are_too_long_are_refused_by_name() -> None:
         check_room(null_engine(pages=3), [alike(1, 10, 3)])
 
 
-def test_the_first_of_requests_alike_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it fits; else whatever is run."""
-    warmed: list[str] = []
-    monkeypatch.setattr("ridgeline.bench.engine.run.run", lambda engine, workload: warmed.append(workload.name))
+def test_the_first_of_requests_alike_warms_up_and_a_full_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one if it fits; else whatever is run. Then as many positions as a step may have, on this engine."""
+    warmed: list[Workload] = []
+    monkeypatch.setattr("ridgeline.bench.engine.run.run", lambda engine, workload: warmed.append(workload))
     drawn = replace(alike(2, 3, 3, "drawn"), mixed=True)
     long, short = alike(1, 400, 3, "long"), alike(1, 3, 3, "short")
-    warm_up(engine_of(), [drawn, long, short], drawn)
-    warm_up(engine_of(), [drawn, long], drawn)
-    assert warmed == ["short", "drawn"]
+    engine = engine_of(tokens=64)
+    warm_up(engine, [drawn, long, short], drawn)
+    warm_up(engine, [drawn, long], drawn)
+    assert [each.name for each in warmed] == ["short", "a full step", "drawn", "a full step"]
+    assert max(step.work.tokens for step in ran(warmed[1], engine).steps) == 64
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

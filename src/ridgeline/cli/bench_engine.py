@@ -60,7 +60,8 @@ def engine(
 
     Every request is handed over at once, its prompt random ids, the same ones for the same file and seed. Nothing is
     kept of a prompt from one run to the next, and answers do not end early. The first workload of the file that has
-    sequences runs once before, and is not counted. --json gives a line for each workload.
+    sequences runs once before, and a step as large as one may be; neither is counted. --json gives a line for each
+    workload.
     """
     from ridgeline.bench.engine.report import document, row_json
     from ridgeline.bench.engine.roofs import Roofs

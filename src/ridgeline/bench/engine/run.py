@@ -54,9 +54,18 @@ def _fits(engine: Engine, workload: Workload) -> bool:
 
 
 def warm_up(engine: Engine, workloads: Iterable[Workload], otherwise: Workload) -> None:
-    """Run the first of the workloads whose requests are alike and fit, else another one. The first steps of a process
-    are slower than those after them."""
+    """Run the first of the workloads whose requests are alike and fit, else another one, and a step of as many
+    positions as one may have, as a server's first requests would. The first steps of a process are slower than those
+    after them: the system gives memory page by page, which the process keeps, for as many rows as there were."""
     run(engine, next((each for each in workloads if not each.mixed and _fits(engine, each)), otherwise))
+    run(engine, _full_step(engine))
+
+
+def _full_step(engine: Engine) -> Workload:
+    limits = engine.scheduler.limits
+    most = min(engine.context, engine.ledger.capacity()) - 1
+    length = max(1, min(limits.tokens // limits.requests, most))
+    return Workload("a full step", limits.requests, (length, length), (1, 1), mixed=False)
 
 
 def run(engine: Engine, workload: Workload, clock: Clock = time.perf_counter) -> Run:
