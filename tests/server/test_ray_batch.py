@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from cli.running import USAGE
 from ridgeline.cli.batch import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
+from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.server.batch import Tally
+from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader, chosen_lines
-from ridgeline.server.replicas.ray_batch import Answering
+from ridgeline.server.replicas.ray_batch import Answering, take_output
 
 with_ray_data = pytest.mark.skipif(
     any(find_spec(name) is None or find_spec(name).origin is None for name in ("ray", "pyarrow", "pandas")),  # type: ignore[union-attr]
@@ -66,7 +70,7 @@ def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) ->
 
 
 FAKE_ACTORS = """
-import resource, sys
+import sys
 from contextlib import nullcontext
 from ridgeline.cli import batch
 from ridgeline.cli.engine_flags import TextFlags
@@ -74,6 +78,10 @@ from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.server.batch import read_line
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 
 def answered(lines, engines, cores, made, write, tally):
     for first in range(0, len(lines), 1024):
@@ -84,10 +92,10 @@ ray_batch.answer_on_ray, ray_batch.check_ray_data = answered, lambda: None
 ray_cluster.ray_cluster = lambda *_: nullcontext()
 flags = TextFlags(threads=1)
 flags.settings("tales", adapters={})
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 for source, target in zip(("-", sys.argv[1]), sys.argv[2:], strict=True):
     batch.run_batch("tales", flags, (), source, target, (), BatchFleet(2, "auto"))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak() - before)
 """
 
 
@@ -121,6 +129,32 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
     file.write_bytes(b"a\n")
     with pytest.raises(OSError, match="is shorter than it was"):
         LineReader(str(file)).lines(lines.part(0, 3))
+
+
+def test_a_line_that_was_changed_ends_the_run() -> None:
+    """It was a request when it was dealt. What an engine says of it is not written, as the number is that in a part."""
+    lines, settings = [line("0", "Once"), b"x\n"], EngineSettings(kv_bytes=32e6)
+    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: lines)
+    changed, answered = sorted(answering({"places": [b""]})["output"], key=lambda each: b'"custom_id":"0"' in each)
+    answering.close()
+    written, tally = list[bytes](), Tally()
+    take_output(answered, "in", written.append, tally)
+    with pytest.raises(EngineDied, match="in is not what it was; leave it as it is"):
+        take_output(changed, "in", written.append, tally)
+    assert written == [answered]
+    assert (tally.answered, tally.wrong) == (1, 0)
+
+
+def test_a_link_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /dev/stdin is one, which is another file in an actor."""
+    source, link, read = tmp_path / "in", tmp_path / "link", []
+    source.write_bytes(line("0", "Once"))
+    link.symlink_to(source)
+    monkeypatch.setattr(ray_batch, "check_ray_data", lambda: None)
+    monkeypatch.setattr(ray_batch, "answer_on_ray", lambda lines, *_: read.append(lines.path))
+    monkeypatch.setattr(ray_cluster, "ray_cluster", lambda *_: nullcontext())
+    run_batch("tales", TextFlags(threads=1), (), str(link), str(tmp_path / "out"), (), BatchFleet(2, "auto"))
+    assert read == [str(source.resolve())]
 
 
 @with_ray_data

@@ -74,7 +74,8 @@ def run_batch(
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
     if fleet.asked:
-        path = Path(source).absolute() if source != STANDARD and Path(source).is_file() else None
+        # Resolved: /dev/stdin is another file in another process.
+        path = Path(source).resolve() if source != STANDARD and Path(source).is_file() else None
         _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)
         return
     settings = ServerSettings(models=tuple(names) or (model,))

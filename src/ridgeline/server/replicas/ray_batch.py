@@ -39,7 +39,7 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class _Output(msgspec.Struct, frozen=True):
-    response: _Response
+    response: _Response | None
 
 
 class Answering:
@@ -99,7 +99,7 @@ def answer_on_ray(
     """Have requests answered by so many engines, on a cluster that this process is connected to. cores: of each
     engine. made: as Answering is made. Outputs are written as they come, and counted. An actor that is lost is started
     again, and its lines are answered again. Raises ModelRefused, ValueError where no engine can be loaded, EngineDied
-    where Ray gives up."""
+    where Ray gives up or the file is not what it was."""
     import ray.data
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -127,8 +127,16 @@ def answer_on_ray(
         for row in answered.iter_rows():
             if row["not_loaded"]:
                 raise msgspec.json.decode(row["not_loaded"], type=NotLoaded).error()
-            write(row["output"])
-            response = msgspec.json.decode(row["output"], type=_Output).response
-            tally.take(response.status_code, bytes(response.body))
+            take_output(row["output"], lines.path, write, tally)
     except RayError as error:
         raise EngineDied(f"an engine ended on Ray: {str(error).strip().splitlines()[-1]}") from None
+
+
+def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
+    """Write what an engine gave for a line of a file, and count it. Only requests are dealt, so a line that is none by
+    now has been changed, and what is said of it, with its number in a part, is not written. Raises EngineDied."""
+    response = msgspec.json.decode(output, type=_Output).response
+    if response is None:
+        raise EngineDied(f"{path} is not what it was; leave it as it is until it is answered")
+    write(output)
+    tally.take(response.status_code, bytes(response.body))
