@@ -24,7 +24,7 @@ from ridgeline.ops.rotary import Rope
 from support.kernels import SETS
 
 pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
-SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300)]
+SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300), (1056, 6), (4096, 5)]
 ROWS = [1, 2, 3, 5, 7, 16, 97, 130]
 BOTH = [torch.float32, torch.bfloat16]
 # Of the largest result: sums of so many products in fp32, and what rounding to bf16 takes away.

@@ -1,6 +1,5 @@
 #include "pool.h"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -24,7 +23,7 @@ constexpr auto LOOKOUT = std::chrono::microseconds(250);
 
 }  // namespace
 
-Pool::Pool(int wanted) : asked_for(wanted), shares(std::max(wanted, 1)) {
+Pool::Pool(int wanted) : asked_for(wanted), shares(wanted > 1 ? wanted : 0) {
     try {
         for (int i = 1; i < wanted; ++i) workers.emplace_back([this, i] { work(i); });
     } catch (const std::exception&) {

@@ -189,7 +189,8 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
     using Dots = std::conditional_t<std::is_same_v<Stored, Number>, DotsOf<Stored>, Widening>;
     alignas(64) thread_local Number packed[PANEL][BLOCK];
     clear_sums(rows, panel.halves, to);
-    if (rows == 1 && inputs == padded(inputs) && inputs * int64_t(sizeof(Number)) <= SHORT_BYTES)
+    // Its sum is one chain, which keeps up with memory where a register is wide.
+    if (LANES == 16 && rows == 1 && inputs == padded(inputs) && inputs * int64_t(sizeof(Number)) <= SHORT_BYTES)
         return row_by_row<Dots>(x.at, panel.w, panel.halves, inputs, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
