@@ -51,10 +51,11 @@ of them. One thread is timed by what it ran, several by the wall. The last colum
 expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's seven,
 which its engine records where it can: the first of them makes the recording.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But four of its choices were made
+No constant is fitted to these rows: the trials of the calibration have other shapes. But five of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
-measured without the watch on its ops, that it grows with the bytes that a step moves, and that a recorded step is timed
-after the Python of a step, which leaves the caches as it finds them in an engine."""
+measured without the watch on its ops, that it grows with the bytes that a step moves, that a recorded step is timed
+after the Python of a step, which leaves the caches as it finds them in an engine, and that products of many rows are
+priced with the instructions that add up the lanes of their sums."""
 PAIR = 2  # runs between two probes
 TOKENS = 8  # decode steps of a run, one less
 UNCHANGED = Pace(1.0, 1.0, 1.0)
