@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import typer
@@ -74,7 +74,8 @@ def simulate(
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
     required = judged.requirements()
     _check_files(output)
-    asked, on = _asked(model, setup, fleet, limits, traffic, money, judged)
+    question = _Question(model, setup, fleet, limits, traffic, money, judged)
+    asked, on = question.asked()
     if money.prices is not None and (unknown := money.unknown([asked.machine.case.device.name])):
         say(unknown)
     devices, memory = setup.devices, setup.memory_utilization
@@ -90,8 +91,7 @@ def simulate(
             shares = SHARES if limits.pages is None else ()  # stated pages are a server's own
             # A probe of the machine would find other figures there.
             apart = cores() > 1 and took > _LONG and asked.machine.case.device.basis != "probe"
-            elsewhere = partial(_trial, model, setup, fleet, limits, traffic, money, judged)
-            second = Beside.start(elsewhere) if apart else None
+            second = Beside.start(question.trial) if apart else None
             found = replace(found, advised=advise(asked, lambda *other: on(devices, *other), told, shares, second))
         if judged.divide is not None:
             better = found.advised.best if found.advised is not None and found.advised.worth else None
@@ -125,61 +125,66 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
     return traffic
 
 
-def _asked(
-    model: str,
-    setup: SetupFlags,
-    fleet: FleetFlags,
-    limits: LimitFlags,
-    traffic: TrafficFlags,
-    money: MoneyFlags,
-    judged: JudgedFlags,
-) -> tuple[Asked, Callable[[int, Limits, float], Machine]]:
-    """What is asked for, and what makes its machine on so many cards, with other limits and another share of their
-    memory. Raises ValueError."""
-    made = traffic.offered()
-    if setup.device is None:
-        raise ValueError("--device is missing; ridgeline plan --list names all cards")
-    source = open_source(catalogue_name(model) or model)
-    check_continues(source)
-    device = with_price(device_named(setup.device), money)
-    put = setup.setup(device)
-    check_devices(put)
-    models = ModelCache(source.config)
-    case = models.case(put)
-    error = judged.price_error(case.device, setup.devices)
-    asked_limits = limits.limits(setup.max_batch_tokens)
-    machine = limits.machine(case, asked_limits)
-    dealt = fleet.fleet(
-        case,
-        lambda other: limits.machine(other, asked_limits),
-        lambda device: models.case(setup.setup(with_price(device, money))),
-        traffic.seed,
-    )
-    if limits.front is not None:
-        dealt = replace(dealt, front=parse_front(limits.front))
-    words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
-    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, dealt, traffic.rated)
+@dataclass(frozen=True)
+class _Question:
+    """What a command asks, of a model by its name: it goes to another process as it is."""
 
-    def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
-        other = replace(setup, devices=devices, memory_utilization=memory).setup(device)
-        check_devices(other)
-        return limits.machine(models.case(other), asked_limits)
+    model: str
+    setup: SetupFlags
+    fleet: FleetFlags
+    limits: LimitFlags
+    traffic: TrafficFlags
+    money: MoneyFlags
+    judged: JudgedFlags
 
-    return asked, on
+    def asked(self) -> tuple[Asked, Callable[[int, Limits, float], Machine]]:
+        """What is asked for, and what makes its machine on so many cards, with other limits and another share of their
+        memory. Raises ValueError."""
+        setup, limits, traffic = self.setup, self.limits, self.traffic
+        made = traffic.offered()
+        if setup.device is None:
+            raise ValueError("--device is missing; ridgeline plan --list names all cards")
+        source = open_source(catalogue_name(self.model) or self.model)
+        check_continues(source)
+        device = with_price(device_named(setup.device), self.money)
+        put = setup.setup(device)
+        check_devices(put)
+        models = ModelCache(source.config)
+        case = models.case(put)
+        error = self.judged.price_error(case.device, setup.devices)
+        asked_limits = limits.limits(setup.max_batch_tokens)
+        dealt = self.fleet.fleet(
+            case,
+            lambda other: limits.machine(other, asked_limits),
+            lambda device: models.case(setup.setup(with_price(device, self.money))),
+            traffic.seed,
+        )
+        if limits.front is not None:
+            dealt = replace(dealt, front=parse_front(limits.front))
+        asked = Asked(
+            source.title,
+            limits.machine(case, asked_limits),
+            traffic.in_words(),
+            traffic.open_loop,
+            made,
+            self.judged.objectives(),
+            error,
+            traffic.seed,
+            dealt,
+            traffic.rated,
+        )
 
+        def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
+            other = replace(setup, devices=devices, memory_utilization=memory).setup(device)
+            check_devices(other)
+            return limits.machine(models.case(other), asked_limits)
 
-def _trial(
-    model: str,
-    setup: SetupFlags,
-    fleet: FleetFlags,
-    limits: LimitFlags,
-    traffic: TrafficFlags,
-    money: MoneyFlags,
-    judged: JudgedFlags,
-) -> Trial:
-    """What runs other settings of what is asked for, in whatever process this is."""
-    asked, on = _asked(model, setup, fleet, limits, traffic, money, judged)
-    return partial(trial, asked, lambda *other: on(setup.devices, *other))
+        return asked, on
+
+    def trial(self) -> Trial:
+        """What runs other settings of what is asked for, in whatever process this is."""
+        asked, on = self.asked()
+        return partial(trial, asked, lambda *other: on(self.setup.devices, *other))
 
 
 def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
