@@ -15,7 +15,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
 from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
-from ridgeline.ops.work import Work
+from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Efficiency
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import host_seconds
@@ -45,6 +45,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(card, "HOST_TRIALS", trials)
     monkeypatch.setattr(card, "_DECODES", (1, 3))
     monkeypatch.setattr(card, "_PREFILLS", ((16,),))
+    monkeypatch.setattr(card, "_TURNS", range(1, 3))
     said: list[str] = []
     made = calibrate_card(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
     assert said[-1] == "done"
@@ -56,9 +57,15 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     assert device.host.ahead
     price = Price(trials[0].model(torch.bfloat16, torch.device("cpu")))
     assert price.runs_on(device) == "card"
-    step = Work.decode([20] * 4, price.reaches)
-    assert price.recorded(device, step)
-    assert 0 < price.on(device, step).expected < 1
+    decodes = Work.decode([20] * 4, price.reaches)
+    prompts = {rows: Work.of([Segment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
+    assert all(price.recorded(device, step) for step in (decodes, prompts[17]))
+    assert not price.recorded(device, prompts[4096])
+    assert 0 < price.on(device, decodes).expected < 1
+    # A step runs as many rows as its bucket has; it does not count as more work for that.
+    shares = [sum(row.time.expected for row in price.on(device, prompts[rows]).rows[:3]) for rows in (16, 17, 32)]
+    assert shares[0] < shares[1] == shares[2]
+    assert price.on(device, prompts[17]).cost == price.step(prompts[17])
 
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:

@@ -18,8 +18,10 @@ from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, prod
 from ridgeline.calibrate.steps import Stage
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
-from ridgeline.engine.bare import bare_engine
+from ridgeline.engine.bare import bare_engine, runner_of
+from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.cards import load_card
@@ -29,8 +31,9 @@ from ridgeline.roofline.price import Price, traced_calls
 SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
 _EVEN = Pace(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
 _STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
-_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (2048,))
-_TOKENS, _TURNS, _POSITIONS = 6, 4, 1 << 15
+_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (512,), (2048,))
+_TOKENS, _POSITIONS = 6, 1 << 15
+_TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, then steps with prompts captured
 
 Report = Callable[[str, float], None]
 
@@ -103,29 +106,42 @@ class HostStep:
 
 
 def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
-    """Steps of an engine that runs decodes and prefills of several sizes; each the median of several."""
+    """Steps of an engine that runs decodes and prefills of several sizes, and of one that captures none of them; each
+    the median of several."""
     model = trial.model(torch.bfloat16, timer.device)
-    price, works = Price(model), list[Work]()
-    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
-    engine = bare_engine(model, _POSITIONS, lambda record: works.append(record.work))
+    price = Price(model)
+    for executor in (runner_of, Runner):
+        works: list[Work] = []
+        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), executor)  # type: ignore[misc]
+        for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
+            for work, whole in _medians_of(load, engine, works, timer):
+                yield _host_step(price, known, work, whole, captures=executor is runner_of)
+
+
+def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:
+    """The last decode step and the last other one of requests with prompts of these lengths, and the median seconds of
+    each kind. works: where the engine puts what each step asks."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
-    for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
-        seen: dict[bool, list[float]] = {False: [], True: []}
-        last: dict[bool, Work] = {}
-        for turn in range(_TURNS):
-            for length in load:
-                engine.add([position % model.vocabulary for position in range(length)], params)
-            while engine.has_work:
-                start = timer.wall()
-                engine.step()
-                decodes = works[-1].decodes
-                if turn:  # in the first everything is new
-                    seen[decodes].append(timer.wall() - start)
-                    last[decodes] = works[-1]
-        for decodes, work in last.items():
-            card = price.on(known, work).expected
-            whole, launches = statistics.median(seen[decodes]), card - price.on(launched, work).expected
-            yield HostStep(work, whole, card, launches, len(price.calls), price.recorded(known, work))
+    seen: dict[bool, list[float]] = {False: [], True: []}
+    last: dict[bool, Work] = {}
+    for turn in range(_TURNS.stop):
+        for length in load:
+            engine.add([position % engine.vocabulary for position in range(length)], params)
+        while engine.has_work:
+            start = timer.wall()
+            engine.step()
+            seconds, decodes = timer.wall() - start, works[-1].decodes
+            if turn in _TURNS:
+                seen[decodes].append(seconds)
+                last[decodes] = works[-1]
+    return ((work, statistics.median(seen[decodes])) for decodes, work in last.items())
+
+
+def _host_step(price: Price, known: Device, work: Work, whole: float, *, captures: bool) -> HostStep:
+    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
+    card = price.on(known, work).expected
+    launches = card - price.on(launched, work).expected
+    return HostStep(work, whole, card, launches, len(price.calls), captures and price.recorded(known, work))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.calibrate.card_timer import event, repeated, run_between_events, seconds_to_ask, whole_seconds
-from ridgeline.calibrate.steps import SHORTEST
+from ridgeline.calibrate.card_timer import (
+    event,
+    repeated,
+    run_between_events,
+    seconds_to_ask,
+    whole_seconds,
+    without_gaps,
+)
 from ridgeline.ops.work import Work
 from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.tracer import Call, Tracer
@@ -82,7 +88,12 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]
 
         def split(places: range = places) -> list[float]:
             with tracer.pairs(event, places) as pairs:
-                seconds_of = run_between_events(ops, asking)
+
+                def again() -> None:
+                    pairs.clear()
+                    ops()
+
+                seconds_of = run_between_events(again, asking)
             assert len(pairs) == len(places), "a step ran other ops than the time before"
             return [*map(seconds_of, pairs)]
 
@@ -90,11 +101,3 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]
         for place, own in zip(places, zip(*runs, strict=True), strict=True):
             medians[place] = statistics.median(own)
     return without_gaps(medians, whole)
-
-
-def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
-    """Seconds of calls that were timed one by one, of which a step takes `whole` together. An event keeps a kernel from
-    being started while the one before still runs, which costs a short one as much as a long one."""
-    gap = (sum(medians) - whole) / len(medians)
-    left = [max(SHORTEST, seconds - gap) for seconds in medians]
-    return [seconds * whole / sum(left) for seconds in left]
