@@ -44,7 +44,9 @@ def translate(
     """
     asked = _lines(texts)
     _check_translates(model)
-    llm = load(model, EngineSettings(weights=weights, kv=kv, device=device), dummy_weights=dummy_weights, threads=threads)
+    llm = load(
+        model, EngineSettings(weights=weights, kv=kv, device=device), dummy_weights=dummy_weights, threads=threads
+    )
     say_unfollowed(llm)
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:

@@ -58,6 +58,7 @@ class CapturingRunner(Runner):
         self._known: dict[Bucket, Capture] = {}
         self._met: set[Bucket] = set()
         self._pool: Any = None  # the memory that all graphs share
+        self._stream: torch.cuda.Stream | None = None  # one for all: cuBLAS keeps memory for each that it meets
 
     @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
@@ -121,7 +122,9 @@ class CapturingRunner(Runner):
 
     def captured(self, step: Callable[[], Tensor]) -> Capture:
         """A step as a graph. It runs once before, because what is compiled or reserved at first is not captured."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             step()
