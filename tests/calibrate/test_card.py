@@ -69,8 +69,9 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
 
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:
-    """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and to ask 300 us for
-    a step and 9 us for an op of it; 200 us more where prompts run. A launch is 2 us of the card, `saved` of it less in a captured step."""
+    """A step of a machine that takes 100 us, 2 us a sequence, 0.1 us a further position and 200 us where prompts run,
+    and to ask 300 us for a step and 9 us for an op of it. A launch is 2 us of the card, `saved` of it less in a
+    captured step."""
     recorded, launches = more.get("recorded", False), ops * 2e-6
     beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences) + (200e-6 if tokens > sequences else 0.0)
     on_card = card_seconds - more.get("saved", 0.0) * launches

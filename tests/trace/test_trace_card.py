@@ -37,7 +37,7 @@ def test_a_step_is_taken_apart_by_events(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [call.path for call in found.calls] == [path for path, _ in Price(model).calls]
     assert len(found.seconds) == len(found.calls)
     assert min(found.seconds) > 0
-    assert found.between >= 0.003
+    assert found.between >= 0.002  # less what the ops took longer than in `result`
     assert found.sampling >= 0.002
     assert found.whole == pytest.approx(found.unhooked)
     assert (found.repeats, found.recorded) == (3, True)
