@@ -162,7 +162,7 @@ class ActivatedProjections(Projections):
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of: the products, then the activation."""
-        return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
+        return (*self.native_product_kernels(rows, "products", card=True), self._activation_kernel(rows))
 
     def _activation_kernel(self, rows: int) -> Kernel:
         streams = 3 if self.gated else 2

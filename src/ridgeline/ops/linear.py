@@ -30,6 +30,10 @@ FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
 
+_BLOCK = 1024  # inputs after which our products add up the lanes of each output's sum (native/product.h, 16 lanes)
+_LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
+"""FLOPs that the instructions which add up the lanes of a sum could have done: three an output (native/lanes.h)."""
+
 
 class Multiplies(Op):
     """An op of one or several stored matrices, any of which may have adapters beside it (`ops/matrix/adapted.py`)."""
@@ -138,14 +142,17 @@ class Linear(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of."""
-        (kernel,) = self.kernels_of(rows)
-        if self.matrix.operands is None:
-            return (kernel,)
-        return (native_kernel(kernel, self.kind, rows, (self.matrix,)),)
+        return self._kernels_of_ours(rows, card=False)
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
-        return self.native_kernels_of(rows)
+        return self._kernels_of_ours(rows, card=True)
+
+    def _kernels_of_ours(self, rows: int, *, card: bool) -> tuple[Kernel, ...]:
+        (kernel,) = self.kernels_of(rows)
+        if self.matrix.operands is None:
+            return (kernel,)
+        return (native_kernel(kernel, self.kind, rows, (self.matrix,), card=card),)
 
     @property
     def number_format(self) -> str:
@@ -309,15 +316,15 @@ class Projections(Multiplies):
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
-        return tuple(self.native_product_kernels(rows, "forward"))
+        return tuple(self.native_product_kernels(rows, "forward", card=True))
 
-    def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
+    def native_product_kernels(self, rows: int, part: str, *, card: bool = False) -> Iterator[Kernel]:
         """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
         at_once = stored_alike(self.matrices)
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
-                own = native_kernel(kernel, self.kind, rows, alike)
+                own = native_kernel(kernel, self.kind, rows, alike, card=card)
                 yield structs.replace(own, calls=1) if at_once else own
             else:
                 yield kernel
@@ -378,17 +385,18 @@ def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = No
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
-def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix]) -> Kernel:
+def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix], *, card: bool = False) -> Kernel:
     """Our kernel in the place of another one, of matrices that are stored alike: it reads what is held in memory, which
-    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is."""
+    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is. The
+    one for the processor adds up lanes too, which for many rows of few inputs is as much work as their products."""
     first = matrices[0]
     read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
-    return structs.replace(
-        kernel,
-        name=native_product_kernel(kind, rows, first.stored),
-        number_format=format_of(first.spec.dtype).name,
-        cost=structs.replace(kernel.cost, weight_bytes=read),
-    )
+    cost, number_format = structs.replace(kernel.cost, weight_bytes=read), format_of(first.spec.dtype).name
+    if not card and rows > FEW_ROWS and first.stored is None and number_format in _LANE_SUMS:
+        sums = rows * sum(matrix.outputs for matrix in matrices) * -(-first.inputs // _BLOCK)
+        cost += Cost({number_format: sums * _LANE_SUMS[number_format]})
+    name = native_product_kernel(kind, rows, first.stored)
+    return structs.replace(kernel, name=name, number_format=number_format, cost=cost)
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
