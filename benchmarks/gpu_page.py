@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
@@ -135,7 +136,7 @@ class Report:
 
 def told(work: Work) -> dict[str, Any]:
     """What a step asked as JSON has it."""
-    attention = [[asdict(reach), asdict(own)] for reach, own in work.attention.items()]
+    attention = [[asdict(reach), msgspec.to_builtins(own)] for reach, own in work.attention.items()]
     return {"rows": dict(work.rows), "sequences": work.sequences, "attention": attention}
 
 

@@ -11,6 +11,7 @@ BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
 PROMPTS = (128, 512, 2048, 8192)
 MIXED = (32, 1024)  # sequences that decode, and the prompt that comes
 STEPS, REPEATS = 24, 5
+READY = 2  # steps with prompts that are not counted: the first compiles kernels, the second captures a graph
 
 Step = tuple[Work, float]
 """What a step asked, and its seconds."""
@@ -66,24 +67,24 @@ class Steps:
         return [each for each in self.run() if each[0].decodes and each[0].sequences == batch][3:]
 
     def prefill(self, length: int) -> list[Step]:
-        """Of a prompt alone. The first compiles kernels."""
+        """Of a prompt alone."""
         found: list[Step] = []
-        for _ in range(REPEATS + 1):
+        for _ in range(REPEATS + READY):
             self.add(length, 1)
             found += [each for each in self.run() if each[0].tokens == length]
-        return found[1:]
+        return found[READY:]
 
     def mixed(self, running: int, prompt: int) -> list[Step]:
         """Of sequences that decode while a prompt comes."""
         for _ in range(running):
-            self.add(CONTEXT - REPEATS, 3 * REPEATS)
+            self.add(CONTEXT - REPEATS, 3 * (REPEATS + READY))
         found: list[Step] = []
         for each in self.run():
             if each[0].tokens == running + prompt:
                 found.append(each)
-            if each[0].sequences >= running and len(found) <= REPEATS:
+            if each[0].sequences >= running and len(found) < REPEATS + READY:
                 self.add(prompt, 1)
-        return found[1:]
+        return found[READY:]
 
 
 def rows_of(steps: Steps) -> Iterator[tuple[str, Callable[[], list[Step]]]]:

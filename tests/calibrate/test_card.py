@@ -15,7 +15,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
 from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
-from ridgeline.ops.work import Work
+from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Efficiency
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import host_seconds
@@ -45,6 +45,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(card, "HOST_TRIALS", trials)
     monkeypatch.setattr(card, "_DECODES", (1, 3))
     monkeypatch.setattr(card, "_PREFILLS", ((16,),))
+    monkeypatch.setattr(card, "_TURNS", range(1, 3))
     said: list[str] = []
     made = calibrate_card(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
     assert said[-1] == "done"
@@ -56,16 +57,23 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     assert device.host.ahead
     price = Price(trials[0].model(torch.bfloat16, torch.device("cpu")))
     assert price.runs_on(device) == "card"
-    step = Work.decode([20] * 4, price.reaches)
-    assert price.recorded(device, step)
-    assert 0 < price.on(device, step).expected < 1
+    decodes = Work.decode([20] * 4, price.reaches)
+    prompts = {rows: Work.of([Segment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
+    assert all(price.recorded(device, step) for step in (decodes, prompts[17]))
+    assert not price.recorded(device, prompts[4096])
+    assert 0 < price.on(device, decodes).expected < 1
+    # A step runs as many rows as its bucket has; it does not count as more work for that.
+    shares = [sum(row.time.expected for row in price.on(device, prompts[rows]).rows[:3]) for rows in (16, 17, 32)]
+    assert shares[0] < shares[1] == shares[2]
+    assert price.on(device, prompts[17]).cost == price.step(prompts[17])
 
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:
-    """A step of a machine that takes 100 us, 2 us a sequence and 0.1 us a further position, and to ask 300 us for
-    a step and 9 us for an op of it. A launch is 2 us of the card, `saved` of it less in a captured step."""
+    """A step of a machine that takes 100 us, 2 us a sequence, 0.1 us a further position and 200 us where prompts run,
+    and to ask 300 us for a step and 9 us for an op of it. A launch is 2 us of the card, `saved` of it less in a
+    captured step."""
     recorded, launches = more.get("recorded", False), ops * 2e-6
-    beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences)
+    beside = 100e-6 + 2e-6 * sequences + 0.1e-6 * (tokens - sequences) + (200e-6 if tokens > sequences else 0.0)
     on_card = card_seconds - more.get("saved", 0.0) * launches
     whole = beside + (on_card if recorded else max(card_seconds, 300e-6 + ops * 9e-6))
     work = Work({"tokens": tokens, "logits": sequences}, sequences)
@@ -77,7 +85,9 @@ def test_what_the_host_takes_is_found_again(saved: float) -> None:
     """Of captured steps, of steps that wait for the host, and of one that takes the card longer than the host."""
     steps = [host_step(n, n, 0.001, recorded=True, saved=saved) for n in (1, 8, 64)]
     steps += [host_step(1, 1, 0.002, ops=300, recorded=True, saved=saved)]
+    steps += [host_step(1, n, 0.001, recorded=True, saved=saved) for n in (16, 500)]
     steps += [host_step(1, 16, 0.0001), host_step(4, 64, 0.0002, ops=300), host_step(1, 4000, 0.02)]
+    steps += [host_step(1, 32, 0.0009)]  # waits for the host, if not for long
     found = fit_card_host(steps)
     host, error = found.host, found.error
     assert found.saved == pytest.approx(saved, abs=1e-3)
@@ -85,6 +95,7 @@ def test_what_the_host_takes_is_found_again(saved: float) -> None:
     assert host.op == pytest.approx(9e-6, rel=1e-2)
     assert host.asked == pytest.approx(300e-6, rel=1e-2)
     assert host.token == pytest.approx(0.1e-6, rel=1e-2)
+    assert host.prompts == pytest.approx(200e-6, rel=1e-2)
     assert error < 1e-3
 
 

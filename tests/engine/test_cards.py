@@ -1,8 +1,10 @@
 """The engine where kernels for cards compute: in Triton's interpreter where there is no card. What a step captures is
 made again in Python then, over the same numbers at the same places."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,15 +16,16 @@ from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
 from ridgeline.engine import placement
 from ridgeline.engine.bare import warm_up
-from ridgeline.engine.capturing import Capture, CapturingRunner
+from ridgeline.engine.capturing import Capture, CapturingRunner, _copied
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
+from ridgeline.ops.kernels.recording import captured_shape
 from support.cards import HAS_CARD, TOLERANCE, cards_compute, close, needs_card, needs_triton, placed
 from support.checkpoints import random_ours
 from support.drafters import ReplayDrafter
@@ -77,6 +80,19 @@ class Keeping(CapturingRunner):
         return Capture(again, again.result)  # type: ignore[arg-type]
 
 
+class _Everything(set[object]):
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+class AtOnce(Keeping):
+    """Captures steps with prompts when their bucket comes for the first time."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._met = _Everything()
+
+
 class Plain(Runner):
     """The same without captures."""
 
@@ -114,11 +130,94 @@ def test_captured_steps_give_what_the_processor_gives(family: str) -> None:
     model = random_ours(CONFIGS[family])
     assert model.captures
     found, runner = logits_of(placed(model), Keeping)
-    assert runner._known.keys() <= {1, 2, 4}
+    assert {bucket.rows for bucket in runner._known} <= {1, 2, 4}
     assert runner.replayed >= 3
     wanted, _ = _on_the_processor(model)
     assert len(found) == len(wanted)
     assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
+
+
+PROMPTS = (3, 15, 6, 1, 9)
+"""Tokens of prompts: chunks that begin and end within a page, at its edge, one that is a token alone."""
+
+
+def logits_of_prompts(model: Model, runner: type[Runner], prompts: Sequence[int] = PROMPTS) -> tuple[list[Tensor], Any]:
+    """The logits of steps in which prompts come, in chunks, beside sequences that decode and without."""
+    engine = token_engine(model, runner=runner, page_size=4, limits=Limits(tokens=12, requests=4))
+    for index, length in enumerate(prompts):
+        params = SamplingParams(temperature=0.0, max_tokens=2 + index % 2, ignore_eos=True)
+        engine.add([(7 * index + i) % model.vocabulary for i in range(length)], params)
+        engine.step()
+    while engine.has_work:
+        assert [event.error for event in engine.step() if event.error] == []
+    assert engine.stats.preemptions == 0  # a step that fails is made again, request by request
+    assert_nothing_held(engine)
+    return engine.executor.seen, engine.executor  # type: ignore[attr-defined]
+
+
+@needs_triton
+@pytest.mark.parametrize("family", sorted(CAPTURED))
+def test_captured_steps_with_prompts_give_what_the_processor_gives(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One prompt and several, some of whose chunks fill their bucket of rows and some not, with decodes beside them."""
+    monkeypatch.setattr("ridgeline.ops.kernels.recording.CAPTURED_ROWS", (5, 9, 12))
+    monkeypatch.setattr("ridgeline.ops.kernels.recording.CAPTURED_SEQUENCES", (1, 3, 4))
+    model = random_ours(CONFIGS[family])
+    found, runner = logits_of_prompts(placed(model), AtOnce)
+    buckets = [bucket for bucket in runner._known if bucket.several]
+    assert {bucket.several for bucket in buckets} >= {1, 3}
+    assert len({bucket.rows for bucket in buckets}) > 1
+    assert runner.replayed == len(found)
+    with _torch_alone():
+        wanted, _ = logits_of_prompts(model, Plain)
+    assert [len(one) for one in found] == [len(other) for other in wanted]
+    assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
+
+
+@needs_triton
+def test_a_step_with_prompts_is_captured_when_its_bucket_comes_again() -> None:
+    """The first of its length is asked for op by op; its tokens are the same."""
+    model = placed(small_model(LLAMA, 16))
+    engine = token_engine(model, runner=Keeping, prefix_cache=False)
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    assert isinstance(engine.executor, Keeping)
+    answers = []
+    for replayed in (0, 1, 2):
+        answers += complete(engine, [[1, 2, 3]], params)
+        assert engine.executor.replayed == replayed
+    assert answers[0] == answers[1] == answers[2]
+    scored = replace(params, prompt_logprobs=0)  # is asked for op by op, whatever came before
+    assert complete(engine, [[1, 2, 3]], scored) == answers[:1]
+    assert engine.executor.replayed == 2
+
+
+def test_the_bucket_of_a_step() -> None:
+    """The next larger one of rows and of sequences; none of what is too large."""
+    shape = partial(captured_shape, most=2048, verifies=False)
+    assert shape(17, 1, 1) == (32, 1)
+    assert shape(16, 1, 1) == (16, 1)
+    assert shape(2048, 0, 2) == (2048, 8)
+    assert shape(1056, 2, 2) == (1088, 8)
+    assert shape(500, 9, 3) == (512, 64)  # guesses are wanted in several rows of a sequence
+    assert shape(2049, 1, 1) is None
+    assert shape(2000, 1, 257) is None
+    assert captured_shape(600, 1, 1, 512, verifies=False) is None
+    assert captured_shape(3, 3, 3, 0, verifies=True) == (4, 4)
+    assert captured_shape(257, 257, 257, 2048, verifies=True) is None
+
+
+@needs_triton
+def test_which_prompts_read_a_copy() -> None:
+    """Long ones, for whose keys there is room: as many as of the step, and again as many that came before."""
+
+    def plan(*items: tuple[int, int]) -> StepPlan:
+        return StepPlan(0, tuple(PlanItem(i, start, (1,) * n, (), True, ()) for i, (start, n) in enumerate(items)))
+
+    assert _copied(plan((0, 768)), 768) == 1536
+    assert _copied(plan((700, 800), (4000, 1)), 832) == 1664
+    assert _copied(plan((1000, 800)), 832) == 0
+    assert _copied(plan((0, 767), (0, 200)), 1024) == 0
 
 
 @needs_triton
@@ -126,7 +225,7 @@ def test_captured_steps_verify_guesses() -> None:
     """Each a row beside its sequence's, which sees those before it, in graphs of as many rows."""
     model = random_ours(CONFIGS["llama"])
     found, runner = logits_of(placed(model), Keeping, guesses=True)
-    assert max(runner._known) >= 8
+    assert max(bucket.rows for bucket in runner._known) >= 8
     wanted, _ = _on_the_processor(model, guesses=True)
     assert [len(one) for one in found] == [len(other) for other in wanted]
     assert max(map(len, found)) > 3
@@ -134,10 +233,17 @@ def test_captured_steps_verify_guesses() -> None:
 
 
 def _on_the_processor(model: Model, *, guesses: bool = False) -> tuple[list[Tensor], Any]:
+    with _torch_alone():
+        return logits_of(model, Plain, guesses=guesses)
+
+
+@contextmanager
+def _torch_alone() -> Iterator[None]:
+    """While it lasts kernels for cards compute nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ridgeline.engine.runner.for_cards", lambda _: None)
         patch.setattr("ridgeline.ops.kernels.cards.cards_of", lambda _: None)
-        return logits_of(model, Plain, guesses=guesses)
+        yield
 
 
 @needs_triton
@@ -157,8 +263,7 @@ def test_what_is_not_captured_runs_all_the_same(name: str) -> None:
 
 @needs_triton
 def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not HAS_CARD:  # the interpreter takes a second for a few rows
-        monkeypatch.setattr("ridgeline.engine.bare._WARMING", (2, 3))
+    monkeypatch.setattr("ridgeline.engine.bare._WARMING", (2, 3))  # the interpreter takes a second for a few rows
     model = placed(small_model(LLAMA, 16))
     engine = token_engine(model, runner=Keeping)
     steps: list[StepRecord] = []
@@ -166,7 +271,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
     warm_up(engine)
     assert_nothing_held(engine)
     assert isinstance(engine.executor, Keeping)
-    assert engine.executor._known.keys() == {1}
+    assert {bucket.rows for bucket in engine.executor._known} == {1, 16}  # both prompts are of one bucket
     assert steps == []
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     assert complete(engine, [[1, 2, 3]], params) == complete(token_engine(model, runner=Keeping), [[1, 2, 3]], params)
@@ -176,7 +281,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
 @needs_triton
 def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer seats than requests, which are taken from those that do not decode: the same tokens as alone."""
-    monkeypatch.setattr("ridgeline.engine.capturing._FIRST_SEATS", 1)
+    monkeypatch.setattr("ridgeline.engine.seated_tables._FIRST_SEATS", 1)
     model = placed(small_model(MIXED, 38))
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     prompts = [[1, 2, 3, 4, 5], [6, 7, 8], [13, 14]]

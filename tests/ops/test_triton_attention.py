@@ -92,7 +92,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     def copies(queries: int = 768, rows: int = 1024, **other: object) -> bool:
         own = replace(case, **other)  # type: ignore[arg-type]
         kernel = CardPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
-        return kernel._copies(Several(none, none, none, none, none, queries, rows, rows))
+        return kernel._copies(Several(none, none, none, none, none, none, queries, queries, rows))
 
     assert copies()
     assert copies(reach=CROSS)
@@ -131,6 +131,36 @@ def test_what_is_not_there_is_left_alone() -> None:
     rows = torch.arange(2, dtype=torch.int32, device=DEVICE)
     found = kernel.attend(Seen(zeros, One(zeros, zeros, rows), None), q_THD)
     assert torch.equal(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("reach", [CAUSAL, Reach("window", 5), Reach("chunked", 8)], ids=str)
+def test_rows_of_nothing_are_zeros(reach: Reach) -> None:
+    """A step in a larger bucket: sequences that are not there, rows that are nobody's, more tiles than rows want; the
+    rows of all others are as without."""
+    from ridgeline.ops.kernels.triton import One, Seen, Several
+
+    case = replace(PLAIN, reach=reach)
+    memory, cut = Memory(Cards(), case, 12), (21, 1, 70)
+    sequences = [sequence(case, length, n) for n, length in enumerate(cut)]
+    wanted = memory.step(sequences, [range(length) for length in cut])
+    pages, rows = [page for table in memory.tables.values() for page in table], sum(cut)
+    begins = [0, *accumulate(map(len, memory.tables.values()))]
+
+    def ints(*numbers: int) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=DEVICE)
+
+    nothing, lengths, starts = 67, (cut[0], cut[2]), (0, 22)
+    several = Several(
+        ints(begins[0], begins[2], 0, 0), ints(*lengths, 0, 0), ints(*starts, rows, 0), ints(*lengths, nothing, 0),
+        ints(0, cut[0], cut[0] + cut[2], cut[0] + cut[2] + nothing), ints(0, 0, 0, 0), 160, 160, 0,
+    )  # fmt: skip
+    one = One(ints(begins[1], 0), ints(1, 0), ints(cut[0], -1))
+    q_THD = torch.cat([*(own.q_LHD for own in sequences), sequence(case, nothing, 9).q_LHD]).to(DEVICE)
+    found = (
+        CardPages({0: memory.store}, [memory.group]).kernel(memory.op).attend(Seen(ints(*pages), one, several), q_THD)
+    )
+    assert torch.equal(found[rows:], torch.zeros_like(found[rows:]))
+    assert close(found[:rows], wanted, 2e-5)
 
 
 @pytest.mark.parametrize("stored", ["", "int8", "fp8"])

@@ -24,12 +24,29 @@ from ridgeline.engine.sampling.logits import adjust
 from ridgeline.engine.sampling.on_device import choose, sample_on_device, score_on_device, shares_of
 from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.ops.kernels import library
+from support.cards import needs_card
 
 Sampler = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
 
+
+def sample_on_card(logits_RV: torch.Tensor, rows: list[SampleRow]) -> list[Sampled | RowFailure]:
+    """Where there is one."""
+    return sample_on_device(logits_RV.cuda(), rows)
+
+
+def score_on_card(logits_RV: torch.Tensor, *of_tokens: Any) -> list[PromptLogprob | RowFailure]:
+    """Where there is one."""
+    return score_on_device(logits_RV.cuda(), *of_tokens)
+
+
 needs_kernels = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
 BOTH = pytest.mark.parametrize(
-    "sampler", [pytest.param(sample_on_device, id="device"), pytest.param(sample, id="kernels", marks=needs_kernels)]
+    "sampler",
+    [
+        pytest.param(sample_on_device, id="device"),
+        pytest.param(sample, id="kernels", marks=needs_kernels),
+        pytest.param(sample_on_card, id="card", marks=needs_card),
+    ],
 )
 
 NEAR = 1e-6
@@ -154,7 +171,10 @@ def test_mixed_rows_in_one_batch_get_what_each_gets_alone(
     assert assert_as_in_numpy(sampler, logits, rows) >= 0.95 * len(rows)
 
 
-@pytest.mark.parametrize("scored", [score_on_device, pytest.param(score, marks=needs_kernels)])
+@pytest.mark.parametrize(
+    "scored",
+    [score_on_device, pytest.param(score, marks=needs_kernels), pytest.param(score_on_card, marks=needs_card)],
+)
 def test_scores_of_known_tokens_are_those_of_numpy(scored: Callable[..., Any]) -> None:
     """Also of a token that is all but impossible, of one that is impossible, and of rows that fail."""
     rng = np.random.default_rng(5)
@@ -218,3 +238,17 @@ def test_a_step_on_a_device_that_is_fake(monkeypatch: pytest.MonkeyPatch) -> Non
     assert answers.device == shares.device == torch.device("cuda:0")
     assert shares.shape == (len(rows), 2 + 2 * 3)
     assert len(answers) == sum(3 + 2 * (1 + 2 * 3) for _ in rows)
+
+
+@needs_card
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+def test_a_card_is_not_waited_for(fields: dict[str, Any]) -> None:
+    """From parameters to tokens on the card nothing asks it what it has found."""
+    logits = torch.randn(3, 5000, device="cuda")
+    sample_on_device(logits, rows_of(fields, 3, 5000))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        answers = choose(logits, groups_of(rows_of(fields, 3, 5000), 5000, logits.device))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert bool(answers.isfinite().all())

@@ -64,6 +64,9 @@ class _Event:
     def record(self) -> None:
         self.at = time.perf_counter()
 
+    def query(self) -> bool:
+        return False
+
     def elapsed_time(self, other: "_Event") -> float:
         return 1e3 * (other.at - self.at)
 

@@ -18,8 +18,10 @@ from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, prod
 from ridgeline.calibrate.steps import Stage
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
-from ridgeline.engine.bare import bare_engine
+from ridgeline.engine.bare import bare_engine, runner_of
+from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.cards import load_card
@@ -29,8 +31,10 @@ from ridgeline.roofline.price import Price, traced_calls
 SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
 _EVEN = Pace(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
 _STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
-_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (2048,))
-_TOKENS, _TURNS, _POSITIONS = 6, 4, 1 << 15
+_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (512,), (2048,))
+_TOKENS, _POSITIONS = 6, 1 << 15
+_MOST_PROMPTS = 4  # of a step that says what prompts take: servers seldom begin more at once
+_TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, then steps with prompts captured
 
 Report = Callable[[str, float], None]
 
@@ -103,29 +107,43 @@ class HostStep:
 
 
 def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
-    """Steps of an engine that runs decodes and prefills of several sizes; each the median of several."""
+    """Steps of an engine that runs decodes and prefills of several sizes, and of one that captures none of them; each
+    the median of several."""
     model = trial.model(torch.bfloat16, timer.device)
-    price, works = Price(model), list[Work]()
-    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
-    engine = bare_engine(model, _POSITIONS, lambda record: works.append(record.work))
+    price = Price(model)
+    for executor in (runner_of, Runner):
+        works: list[Work] = []
+        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), executor)  # type: ignore[misc]
+        for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
+            for work, whole in _medians_of(load, engine, works, timer):
+                if work.verifies or work.sequences <= _MOST_PROMPTS:
+                    yield _host_step(price, known, work, whole, captures=executor is runner_of)
+
+
+def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:
+    """The last decode step and the last other one of requests with prompts of these lengths, and the median seconds of
+    each kind. works: where the engine puts what each step asks."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
-    for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
-        seen: dict[bool, list[float]] = {False: [], True: []}
-        last: dict[bool, Work] = {}
-        for turn in range(_TURNS):
-            for length in load:
-                engine.add([position % model.vocabulary for position in range(length)], params)
-            while engine.has_work:
-                start = timer.wall()
-                engine.step()
-                decodes = works[-1].decodes
-                if turn:  # in the first everything is new
-                    seen[decodes].append(timer.wall() - start)
-                    last[decodes] = works[-1]
-        for decodes, work in last.items():
-            card = price.on(known, work).expected
-            whole, launches = statistics.median(seen[decodes]), card - price.on(launched, work).expected
-            yield HostStep(work, whole, card, launches, len(price.calls), price.recorded(known, work))
+    seen: dict[bool, list[float]] = {False: [], True: []}
+    last: dict[bool, Work] = {}
+    for turn in range(_TURNS.stop):
+        for length in load:
+            engine.add([position % engine.vocabulary for position in range(length)], params)
+        while engine.has_work:
+            start = timer.wall()
+            engine.step()
+            seconds, decodes = timer.wall() - start, works[-1].decodes
+            if turn in _TURNS:
+                seen[decodes].append(seconds)
+                last[decodes] = works[-1]
+    return ((work, statistics.median(seen[decodes])) for decodes, work in last.items())
+
+
+def _host_step(price: Price, known: Device, work: Work, whole: float, *, captures: bool) -> HostStep:
+    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
+    card = price.on(known, work).expected
+    launches = card - price.on(launched, work).expected
+    return HostStep(work, whole, card, launches, len(price.calls), captures and price.recorded(known, work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,39 +162,52 @@ class CardHost:
 
 
 def fit_card_host(steps: Sequence[HostStep]) -> CardHost:
-    """What the host takes: for a step, a sequence and a position in it, before and after what the card does; and to ask
-    for a step that is not captured and for an op of it, while the card runs those before it. And what of launches a
-    captured step saves.
+    """What the host takes: for a step, a sequence and a position in it, and for prompts in it, before and after what
+    the card does; and to ask for a step that is not captured and for an op of it, while the card runs those before it.
+    And what of launches a captured step saves.
 
-    Steps whose ops take the card longer than the host needs to ask for them say the first three, as captured ones do;
-    of the others what is left over is the host's asking.
+    Steps whose ops take the card longer than the host needs to ask for them say the first four, as captured ones do;
+    of the others what is left over is the host's asking. Which are which is known once both are.
     """
-    asks = [s for s in steps if not s.recorded and s.whole > 2 * s.card]
+    found = _fitted(steps, [s for s in steps if not s.recorded and s.whole > 2 * s.card])
+    host = found.host
+    return _fitted(steps, [s for s in steps if not s.recorded and host.asked + host.op * s.ops > s.card])
+
+
+def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
+    """asks: the steps that wait for the host."""
     others = [s for s in steps if s not in asks]
     captured = [-s.launches if s.recorded else 0.0 for s in others]
-    beside_card = [[1.0, s.work.sequences, s.work.tokens - s.work.sequences] for s in others]
+    beside_card = [_counts(s) for s in others]
     features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
     left = np.array([s.whole - s.card for s in others])
-    step, sequence, token, saved = (float(c) for c in _least(features / whole[:, None], left / whole))
+    *beside, saved = (float(c) for c in _least(features / whole[:, None], left / whole))
     if saved > 1:  # no launch takes less than nothing
         saved = 1.0
-        rest = left - features[:, 3]
-        step, sequence, token = (float(c) for c in _least(features[:, :3] / whole[:, None], rest / whole))
+        rest = left - features[:, -1]
+        beside = [float(c) for c in _least(features[:, :-1] / whole[:, None], rest / whole)]
+    step, sequence, token, prompts = beside
 
-    def beside(s: HostStep) -> float:
-        return step + sequence * s.work.sequences + token * (s.work.tokens - s.work.sequences)
+    def beside_of(s: HostStep) -> float:
+        return float(np.dot(beside, _counts(s)))
 
     asked, op = 0.0, 0.0
     if asks:
         taken = np.array([s.whole for s in asks])
         of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
-        asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside(s) for s in asks]) / taken))
-    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True)
+        asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
+    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
 
     def on_card(s: HostStep) -> float:
         return s.card - saved * s.launches if s.recorded else max(s.card, asked + op * s.ops)
 
-    return CardHost(host, saved, statistics.median(abs(beside(s) + on_card(s) - s.whole) / s.whole for s in steps))
+    return CardHost(host, saved, statistics.median(abs(beside_of(s) + on_card(s) - s.whole) / s.whole for s in steps))
+
+
+def _counts(step: HostStep) -> list[float]:
+    """Of what the host takes something for: the step, its sequences, further positions, prompts in it."""
+    work = step.work
+    return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.verifies else 1.0]
 
 
 def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:

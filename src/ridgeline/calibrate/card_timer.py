@@ -2,8 +2,7 @@
 
 The card is given something to wait in first, so that a whole step is asked for before any of it runs: its kernels then
 follow each other as they do in a captured step, or in one that takes them longer than it takes the host to ask. Events
-between ops say what each took. They take time themselves: what they say is set in proportion to what the step takes
-without them.
+between ops say what each took. They take time themselves, which `without_gaps` takes off again.
 """
 
 import statistics
@@ -21,6 +20,8 @@ from ridgeline.ops.work import Space
 
 _CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little longer then
 _REPEATS = range(5, 40)
+_WAITS = (1, 2, 4, 8)
+_LEAST = 1 / 3
 
 Result = TypeVar("Result")
 Part = tuple[Op, str]
@@ -47,7 +48,7 @@ class CardTimer:
             for own in repeated(lambda: self._split(step, asking), budget / 2):
                 for part, seconds in own.items():
                     taken.setdefault(part, []).append(seconds)
-        return _in_proportion(taken, spaces_of, whole), whole
+        return _timed_ops(taken, spaces_of, whole), whole
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -73,8 +74,12 @@ class CardTimer:
 
     def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
         """Seconds of every call of each part in a run of the step."""
-        self._events.clear()
-        seconds_of = run_between_events(step, asking)
+
+        def again() -> None:
+            self._events.clear()
+            step()
+
+        seconds_of = run_between_events(again, asking)
         return {part: [*map(seconds_of, pairs)] for part, pairs in self._events.items()}
 
 
@@ -104,26 +109,32 @@ def _wait(seconds: float) -> None:
 
 def whole_seconds(step: Callable[[], object], asking: float) -> float:
     """Seconds of a step that takes the host so long to ask for, all of it asked for before any of it runs."""
-    _wait(asking)
-    start, end = event(), event()
-    start.record()
-    step()
-    end.record()
-    torch.cuda.synchronize()
-    return _between((start, end))
+    return between(_ahead(step, asking)[1])
 
 
 def run_between_events(step: Callable[[], object], asking: float) -> Callable[[Pair], float]:
-    """Run a step as `whole_seconds` does, in which pairs of events are recorded: what then says how many seconds lie
-    between a pair, less what two events take by themselves."""
-    _wait(asking)
-    nothing = event(), event()
-    for one in nothing:
-        one.record()
-    step()
-    torch.cuda.synchronize()
-    itself = _between(nothing)
-    return lambda pair: max(SHORTEST, _between(pair) - itself)
+    """Run a step as `whole_seconds` does, in which pairs of events are recorded, those of its last run: what then says
+    how many seconds lie between a pair, less what two events take by themselves."""
+    itself = between(_ahead(step, asking)[0])
+    return lambda pair: max(SHORTEST, between(pair) - itself)
+
+
+def _ahead(step: Callable[[], object], asking: float) -> tuple[Pair, Pair]:
+    """Ask for a step while the card waits, for longer where it has begun before all was asked for. Events around
+    nothing, and around the step."""
+    for times in _WAITS:
+        _wait(times * asking)
+        nothing, around = (event(), event()), (event(), event())
+        nothing[0].record()
+        nothing[1].record()
+        around[0].record()
+        step()
+        around[1].record()
+        asked_in_time = not nothing[0].query()
+        torch.cuda.synchronize()
+        if asked_in_time:
+            break
+    return nothing, around
 
 
 def event() -> torch.cuda.Event:
@@ -131,20 +142,35 @@ def event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _between(pair: Pair) -> float:
-    """Seconds."""
+def between(pair: Pair) -> float:
+    """Seconds between two events."""
     return float(pair[0].elapsed_time(pair[1])) / 1e3
 
 
-def _in_proportion(
+def _timed_ops(
     taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[Space]], whole: float
 ) -> list[TimedOp]:
-    """Medians of every call, of all calls of a step together as many seconds as the whole."""
-    found = []
+    """Medians of every call, all calls of a step together as many seconds as the whole."""
+    calls, medians = list[tuple[Op, str, Space]](), list[float]()
     for (op, part), runs in taken.items():
         spaces = spaces_of[op]
         assert all(len(run) == len(spaces) for run in runs), "every step makes every call"
-        medians = [statistics.median(call) for call in zip(*runs, strict=True)]
-        found += [(op, part, space, seconds) for space, seconds in zip(spaces, medians, strict=True)]
-    share = whole / sum(seconds for *_, seconds in found)
-    return [TimedOp(op, part, space, seconds * share) for op, part, space, seconds in found]
+        calls += [(op, part, space) for space in spaces]
+        medians += [statistics.median(call) for call in zip(*runs, strict=True)]
+    return [TimedOp(*call, own) for call, own in zip(calls, without_gaps(medians, whole), strict=True)]
+
+
+def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
+    """Seconds of calls that were timed with events around each, of which a step takes `whole` together. An event keeps
+    a kernel from being started while the one before still runs, which costs a short one as much as a long one; but
+    none less than the part of its own that _LEAST says is left."""
+
+    def left(gap: float) -> list[float]:
+        return [max(seconds - gap, _LEAST * seconds) for seconds in medians]
+
+    low, high = 0.0, max(medians)
+    for _ in range(50):
+        gap = (low + high) / 2
+        low, high = (gap, high) if sum(left(gap)) > whole else (low, gap)
+    found = left(high)
+    return [max(SHORTEST, seconds * whole / sum(found)) for seconds in found]

@@ -38,6 +38,7 @@ def embed(
     kv: options.RunKV = None,
     max_batch_tokens: options.MaxBatchTokens = "2k",
     threads: options.Threads = None,
+    device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
     """Turn texts into vectors that are near each other where the texts mean the like.
@@ -50,7 +51,7 @@ def embed(
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
     every = _read(texts or [], input_file)
     limits = Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"))
-    settings = EngineSettings(limits=limits, weights=weights, kv=kv)
+    settings = EngineSettings(limits=limits, weights=weights, kv=kv, device=device)
     with loading_bar(model) as progress:
         embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     for key in embedder.loaded.unread:

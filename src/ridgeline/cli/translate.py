@@ -34,6 +34,7 @@ def translate(
     weights: options.RunWeights = None,
     kv: options.RunKV = None,
     threads: options.Threads = None,
+    device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
     """Translate texts: each goes through the encoder once, and its answer is a line on stdout.
@@ -43,7 +44,9 @@ def translate(
     """
     asked = _lines(texts)
     _check_translates(model)
-    llm = load(model, EngineSettings(weights=weights, kv=kv), dummy_weights=dummy_weights, threads=threads)
+    llm = load(
+        model, EngineSettings(weights=weights, kv=kv, device=device), dummy_weights=dummy_weights, threads=threads
+    )
     say_unfollowed(llm)
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:

@@ -51,8 +51,9 @@ def layout_with_room(
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if place.type != "cpu":
-        rows = CAPTURED_BATCHES[-1]
-        taken["captured decode steps"] = activation_peak(price, rows, rows, 0) if model.captures else 0.0
+        most = CAPTURED_BATCHES[-1]
+        rows = max(most, min(model.captured_rows, limits.tokens))
+        taken["captured steps"] = activation_peak(price, rows, most, 0) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
         taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:

@@ -14,7 +14,7 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory
+from ridgeline.ops.kernels.recording import ASKED_FLOPS, CAPTURED_ROWS, MAX_RECORDED_ROWS, Memory
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
@@ -141,11 +141,21 @@ class Model(Network):
 
     @property
     def captures(self) -> bool:  # type: ignore[override]
-        """Whether a decode step of it asks nothing of the host on a card, so that it is captured as a CUDA graph: our
-        kernels read all that is kept, through tables on the card, and no experts are counted."""
+        """Whether a step of it asks nothing of the host on a card, so that it is captured as a CUDA graph: our kernels
+        read all that is kept, through tables on the card, and no experts are counted."""
         asks = any(isinstance(op, Experts | Recurrence | LatentAttention) for _, op in self.ops())
         attends = [op for _, op in self.ops() if isinstance(op, Attention)]
         return self.has_head and not self.encodes and not asks and all(op.read_on_card for op in attends)
+
+    @property
+    def captured_rows(self) -> int:
+        """The most rows of a step with prompts that is captured: a large card multiplies those of more for longer than
+        Python takes to ask for their ops, which are asked for one by one then; 0 where nothing is captured."""
+        if not self.captures:
+            return 0
+        ops = [op for _, op in self.ops()]
+        most = len(ops) * ASKED_FLOPS / (2 * sum(op.parameter_count() for op in ops))
+        return max((rows for rows in CAPTURED_ROWS if rows <= most), default=0)
 
     def recorded_bytes(self) -> int:
         """Bytes that recorded decode steps hold on to: what the ops of the largest one give, as their shapes say; 0

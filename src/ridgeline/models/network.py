@@ -30,7 +30,7 @@ class Network(nn.Module, ABC):
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own. widens:
     a dtype of the checkpoint's numbers that are widened to the model's as they are loaded. recipe: the name of what its
-    matrices are stored in, "" for the model's dtype. captures: as of Model.
+    matrices are stored in, "" for the model's dtype. captures, captured_rows: as of Model.
     """
 
     storage: Storage
@@ -40,6 +40,7 @@ class Network(nn.Module, ABC):
     widens: torch.dtype | None = None
     recipe: str = ""
     captures = False
+    captured_rows = 0
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:

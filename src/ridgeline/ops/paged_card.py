@@ -140,17 +140,20 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     rooms = [-(-length // ROOM) * ROOM if count > 1 else 0 for length, count in zip(lengths, counts, strict=True)]
     *first_rows, in_all = accumulate(rooms, initial=0)
     rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
-    order = np.argsort(rows[3] > 1, kind="stable")
-    pages = np.fromiter(chain.from_iterable(tables.pages), np.int32)
-    numbers = staged(np.concatenate([rows[:, order].ravel(), pages]), tables.slots_N.device)
-    table_5B, flat = numbers[: rows.size].view(5, -1), numbers[rows.size :]
+    # One query first, then several, then none, whose keys are in no copy.
+    rows[4, rows[3] == 0] = in_all
+    rows = rows[:, np.argsort((rows[3] != 1) + (rows[3] == 0).astype(int), kind="stable")]
     ones = counts.count(1)
-    offset_C, length_C, row_C, count_C, begin_C = table_5B[:, ones:].unbind()
-    longest = max((length for length, count in zip(lengths, counts, strict=True) if count > 1), default=0)
+    before = np.cumsum(rows[3], dtype=np.int32) - rows[3] - np.int32(ones)
+    pages = np.fromiter(chain.from_iterable(tables.pages), np.int32)
+    numbers = staged(np.concatenate([rows.ravel(), before, pages]), tables.slots_N.device)
+    table_6B, flat = numbers[: rows.size + len(before)].view(6, -1), numbers[rows.size + len(before) :]
+    offset_C, length_C, row_C, count_C, begin_C, before_C = table_6B[:, ones:].unbind()
+    queries = sum(counts) - ones
     return Seen(
         flat,
-        One(*table_5B[:3, :ones].unbind()) if ones else None,
-        Several(offset_C, length_C, row_C, count_C, begin_C, max(counts), longest, in_all)
-        if ones < len(counts)
+        One(*table_6B[:3, :ones].unbind()) if ones else None,
+        Several(offset_C, length_C, row_C, count_C, before_C, begin_C, queries, max(counts), in_all)
+        if queries
         else None,
     )

@@ -59,7 +59,8 @@ class Host:
     the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
     the device runs this one, which then takes the longer of the two; else it takes both. asked: what more a step takes
     that is not recorded; one that is has nothing between its ops. ahead: whether ops run while the host asks for those
-    after them, as on a card: of what it takes to ask for a step's only what is longer than they take counts."""
+    after them, as on a card: of what it takes to ask for a step's only what is longer than they take counts. prompts:
+    for a step in which prompts run, or positions of which none is sampled, beside all of these."""
 
     step: float
     op: float
@@ -69,6 +70,7 @@ class Host:
     overlap: bool = False
     asked: float = 0.0
     ahead: bool = False
+    prompts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, MAX_RECORDED_ROWS
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, CapturedShape, captured_shape
 from ridgeline.ops.op import Op, Runs
-from ridgeline.ops.work import Space, Work
+from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.kept import keep
 from ridgeline.roofline.priced import PricedOp, PricedRow
@@ -80,7 +80,7 @@ class Price:
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
         self._taken, self._records = model.storage.dtype in DTYPES, model.runs_natively and devices == 1
-        self._captures = model.captures and devices == 1
+        self._captures, self._captured_rows = model.captures and devices == 1, model.captured_rows
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
         self.repacked_bytes = model.repacked_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
@@ -106,7 +106,7 @@ class Price:
             space: StandingOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
             for space in spaces
         }
-        self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
+        self._times: dict[tuple[int, float, StepShape, StepShape, bool], _StandingTime] = {}
 
     def weights_on(self, device: Device) -> float:
         """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
@@ -123,10 +123,23 @@ class Price:
         which are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they
         are."""
         if device.native and device.kind == "gpu":
-            few = work.tokens <= CAPTURED_BATCHES[-1] and work.verifies and not work.adapted
-            return self._taken and self._captures and few
+            return self._captured_as(work) is not None
         few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
         return device.native and self._records and few
+
+    def _captured_as(self, work: Work) -> CapturedShape | None:
+        """The bucket of such a step on a card, where it is captured."""
+        if not (self._taken and self._captures) or work.adapted or work.rows.get(ENCODER):
+            return None
+        sizes = work.tokens, work.logit_rows, work.sequences
+        return captured_shape(*sizes, self._captured_rows, verifies=work.verifies)
+
+    def _as_run(self, device: Device, work: Work, *, recorded: bool) -> Work:
+        """The work of what a step runs: of one that is captured rows of nothing are a part."""
+        shape = self._captured_as(work) if recorded and device.kind == "gpu" else None
+        if shape is None:
+            return work
+        return replace(work, rows={**work.rows, TOKENS: shape.rows, LOGITS: shape.logits})
 
     def step(self, work: Work) -> Cost:
         """What a step of `work` must cost."""
@@ -144,7 +157,8 @@ class Price:
             total += cost * priced.count
             reading.append((index, priced, cost))
         working_set, runs, recorded = total.memory_bytes, self.runs_on(device), self.recorded(device, work)
-        standing = self._times_of(device, work, working_set, recorded=recorded)
+        ran = self._as_run(device, work, recorded=recorded)
+        standing = self._times_of(device, work, ran, working_set, recorded=recorded)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
         for index, priced, cost in reading:
             kernels = priced.kernels(work, runs)
@@ -169,12 +183,12 @@ class Price:
             found = keep(self._standing, shape, _Standing(total, calls))
         return found
 
-    def _times_of(self, device: Device, work: Work, working_set: float, *, recorded: bool) -> _StandingTime:
-        key = (id(device), device.bandwidth_of(working_set), work.shape, recorded)
+    def _times_of(self, device: Device, work: Work, ran: Work, working_set: float, *, recorded: bool) -> _StandingTime:
+        key = (id(device), device.bandwidth_of(working_set), work.shape, ran.shape, recorded)
         found = self._times.get(key)
         if found is None:
             runs = self.runs_on(device)
-            rows = self._in_order(lambda ops: ops.rows_on(device, work, working_set, runs, recorded=recorded))
+            rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, runs, recorded=recorded))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
             found = keep(self._times, key, _StandingTime(device, bound, expected, rows))

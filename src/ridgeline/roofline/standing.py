@@ -26,7 +26,7 @@ class StandingOps:
         self._costs: dict[_Rows, tuple[Cost, ...]] = {}
         self._kernels: dict[tuple[_Rows, Runs], tuple[tuple[Kernel, ...], ...]] = {}
         # The device is held so that no other one can come by its id.
-        self._rows: dict[tuple[int, float, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
+        self._rows: dict[tuple[int, float, _Rows, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
 
     def costs(self, work: Work) -> tuple[Cost, ...]:
         """Of one call of each in a step."""
@@ -38,11 +38,11 @@ class StandingOps:
         return found
 
     def rows_on(
-        self, device: Device, work: Work, working_set: float, runs: Runs, *, recorded: bool
+        self, device: Device, work: Work, ran: Work, working_set: float, runs: Runs, *, recorded: bool
     ) -> tuple[PricedRow, ...]:
-        """Cost and seconds of one call of each. working_set: bytes that the step goes over. runs: whose kernels.
-        recorded: whether the step is."""
-        key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), recorded)
+        """Cost and seconds of one call of each. ran: what the kernels run, which may be more. working_set: bytes that
+        the step goes over. runs: whose kernels. recorded: whether the step is."""
+        key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), self._rows_of(ran), recorded)
         found = self._rows.get(key)
         if found is None:
 
@@ -50,7 +50,7 @@ class StandingOps:
                 time = op_seconds(cost, kernels, device, working_set, self._devices, recorded=recorded)
                 return PricedRow(priced, cost, time)
 
-            rows = tuple(map(row, self._ops, self.costs(work), self._kernels_of(work, runs)))
+            rows = tuple(map(row, self._ops, self.costs(work), self._kernels_of(ran, runs)))
             found = keep(self._rows, key, (device, rows))
         return found[1]
 

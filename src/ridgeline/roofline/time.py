@@ -129,4 +129,5 @@ def host_seconds(
     asked = 0.0 if recorded else host.asked + host.op * ops
     if host.ahead:
         asked = max(0.0, asked - card)
-    return host.step + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes
+    own = host.step if work.verifies else host.step + host.prompts
+    return own + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

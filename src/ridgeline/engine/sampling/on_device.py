@@ -25,6 +25,7 @@ from ridgeline.engine.sampling.candidates import BLOCK
 from ridgeline.engine.sampling.groups import Group, groups_of
 from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.ops.kernels.cards import cards_of
+from ridgeline.ops.staging import staged
 
 _LOW_WORD = 0xFFFFFFFF
 
@@ -66,7 +67,7 @@ def score_on_device(
 ) -> list[PromptLogprob | RowFailure]:
     """As `score`, where the logits are."""
     most = max(alternatives, default=0)
-    tokens_R1 = torch.tensor(tokens, dtype=torch.int64, device=logits_RV.device).unsqueeze(1)
+    tokens_R1 = staged(tokens, logits_RV.device, torch.int64).unsqueeze(1)
     scores: list[PromptLogprob | RowFailure] = []
     answers = shares_of(logits_RV.detach(), tokens_R1, most).tolist()  # the one transfer to the host
     for answer, token, wanted in zip(answers, tokens, alternatives, strict=True):
@@ -105,8 +106,11 @@ def _answer(logits_RV: Tensor, group: Group) -> Tensor:
         token_G1 = candidates.tokens(index_G1)
     columns = [token_G1, raw_top_G1, top_G1]
     if group.logprobs is not None:
-        columns += _softmax(raw_GV, raw_top_G1).report(token_G1, group.logprobs)
-        columns += (candidates or _softmax(processed_GV, top_G1)).report(index_G1, group.logprobs)
+        raw = _softmax(raw_GV, raw_top_G1).report(token_G1, group.logprobs)
+        if candidates is None and group.changes is None:  # what is drawn from is what the model gave
+            columns += [*raw, *raw]
+        else:
+            columns += [*raw, *(candidates or _softmax(processed_GV, top_G1)).report(index_G1, group.logprobs)]
     return torch.cat([column.double() for column in columns], dim=1)
 
 

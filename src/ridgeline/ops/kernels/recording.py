@@ -5,8 +5,9 @@ to step, but for the numbers in memory: so the calls are kept with their argumen
 over other numbers at the same addresses.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +23,42 @@ CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
 """Buckets of decode steps that are captured on a card: a batch runs as the next larger one. One larger than the last
 takes its kernels longer than Python takes to ask for them."""
 
+CAPTURED_ROWS = (*range(16, 129, 16), *range(160, 513, 32), *range(576, 2049, 64))
+"""Buckets of rows of steps with prompts that are captured on a card: of 64 rows and more none runs a quarter more than
+it has, of 512 and more an eighth."""
+
+CAPTURED_SEQUENCES = (1, 8, 64, 256)
+"""Buckets of their sequences, and of the rows whose logits are wanted."""
+
+ASKED_FLOPS = 1e11
+"""What a large card multiplies while Python asks for an op: 160 us of 600 TFLOP/s (benchmarks/gpu.md)."""
+
 CHUNK = 4 << 20
 _ALIGNED = 64
 
 _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
+
+
+class CapturedShape(NamedTuple):
+    """As what a step runs that is captured: rows, and rows of logits."""
+
+    rows: int
+    logits: int
+
+
+def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verifies: bool) -> CapturedShape | None:
+    """The bucket of a step of so many rows, rows of logits and sequences; None where it is not captured. most: rows of
+    one with prompts. verifies: whether each row is one of logits too."""
+    if verifies:
+        rows = _next(CAPTURED_BATCHES, tokens)
+        return None if rows is None else CapturedShape(rows, rows)
+    rows, wanted = _next(CAPTURED_ROWS, tokens), _next(CAPTURED_SEQUENCES, max(logits, sequences))
+    return None if rows is None or rows > most or wanted is None else CapturedShape(rows, wanted)
+
+
+def _next(buckets: Sequence[int], count: int) -> int | None:
+    place = bisect_left(buckets, count)
+    return buckets[place] if place < len(buckets) else None
 
 
 class Memory:

@@ -2,7 +2,7 @@
 card, or, for tests, where Triton's interpreter does (TRITON_INTERPRET=1)."""
 
 from ridgeline.ops.kernels.triton.attention import One, PagedAttention, Seen, Several
-from ridgeline.ops.kernels.triton.dense import ROOM
+from ridgeline.ops.kernels.triton.dense import FEWEST_QUERIES, ROOM
 from ridgeline.ops.kernels.triton.kernels import TritonKernels
 
-__all__ = ["ROOM", "One", "PagedAttention", "Seen", "Several", "TritonKernels"]
+__all__ = ["FEWEST_QUERIES", "ROOM", "One", "PagedAttention", "Seen", "Several", "TritonKernels"]

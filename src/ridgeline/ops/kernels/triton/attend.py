@@ -14,6 +14,9 @@ import triton.language as tl
 
 from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
 
+AT_ONCE = tl.constexpr(64)
+"""How many sequences a program compares its tile with at a time."""
+
 NOTHING = tl.constexpr(-1.0e30)
 """A score before there is one: what is not seen has -inf."""
 
@@ -30,6 +33,25 @@ def first_seen(position, reach, REACH: tl.constexpr):
     if REACH == "chunked":
         return position // reach * reach
     return position * 0
+
+
+@triton.jit
+def sequence_of(tile, before_C, sequences, POSITIONS: tl.constexpr, SHARED: tl.constexpr):
+    """Which sequence a tile is of, and its first tile, where tiles of so many positions are dealt out to sequences one
+    after the other. before_C: positions of those before each. SHARED: the last tile of one has no rows of the next,
+    which begins a tile later then: of T positions and C sequences at most T // POSITIONS + C tiles have any (the ragged
+    grids of vLLM's Triton attention)."""
+    found = tile * 0 - 1
+    for start in range(0, sequences, AT_ONCE):
+        c_C = start + tl.arange(0, AT_ONCE)
+        first_C = tl.load(before_C + c_C, mask=c_C < sequences, other=0) // POSITIONS
+        if SHARED:
+            first_C += c_C
+        found += tl.sum(((first_C <= tile) & (c_C < sequences)).to(tl.int32), axis=0)
+    first = tl.load(before_C + found) // POSITIONS
+    if SHARED:
+        first += found
+    return found, first
 
 
 @triton.jit
@@ -122,17 +144,18 @@ def decode(
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives nothing."""
+    """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives zeros, or nothing where
+    its row is below 0."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     b, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length, row = tl.load(length_B + b), tl.load(row_B + b).to(tl.int64)
-    first = first_seen(length - 1, reach, REACH)
+    first = tl.maximum(first_seen(length - 1, reach, REACH), 0)
     span = tl.cdiv(tl.cdiv(length - first, SPLITS), BLOCK_N) * BLOCK_N
     start = first + split * span
     m_M, d_D, w_W = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
     h_M = head * SHARERS + m_M
-    own_M = m_M < SHARERS
+    own_M = m_M < tl.where(row >= 0, SHARERS, 0)
     q_MD = tl.load(
         q + row * q_row + h_M[:, None] * q_head + d_D[None, :], mask=own_M[:, None] & (d_D < DIM)[None, :], other=0.0
     ).to(DTYPE)  # fmt: skip
@@ -171,37 +194,40 @@ def together(
     in_all = tl.sum(sum_P * share_P, axis=0)
     if HAS_SINKS:
         in_all += tl.exp2(tl.minimum(tl.load(sinks + head).to(tl.float32) * LOG2E - most, 120.0))
+    row = tl.load(row_B + b).to(tl.int64)
     part_PW = tl.load(parts + at_P[:, None] * WIDTH + w_W[None, :], mask=(w_W < WIDTH)[None, :], other=0.0)
     out_W = tl.sum(part_PW * share_P[:, None], axis=0) / tl.maximum(in_all, 1e-30)
-    row = tl.load(row_B + b).to(tl.int64)
-    tl.store(out + (row * heads + head) * WIDTH + w_W, out_W.to(out.dtype.element_ty), mask=w_W < WIDTH)
+    keep_W = w_W < tl.where(row >= 0, WIDTH, 0)
+    tl.store(out + (row * heads + head) * WIDTH + w_W, out_W.to(out.dtype.element_ty), mask=keep_W)
 
 
 @triton.jit(
-    do_not_specialize=["rows"],
-    do_not_specialize_on_alignment=["pages", "offset_B", "length_B", "row_B", "count_B", "begin_B"],
+    do_not_specialize=["rows", "sequences"],
+    do_not_specialize_on_alignment=["pages", "offset_C", "length_C", "row_C", "count_C", "before_C", "begin_C"],
 )
 def prefill(
-    q, q_row, q_head, out, pages, offset_B, length_B, row_B, count_B, begin_B, rows, k, v, k_stride, v_stride,
-    k_scales, v_scales, scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
+    q, q_row, q_head, out, pages, offset_C, length_C, row_C, count_C, before_C, begin_C, sequences, rows, k, v,
+    k_stride, v_stride, k_scales, v_scales, scale_stride, sinks, scale, softcap, k_scale, v_scale, heads, reach,
     REACH: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr, SHARERS: tl.constexpr, SIZE: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, DENSE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with several queries. Grid: tiles of the one with the most x KV heads x sequences; the last tiles,
-    which see the most, come first. DENSE: k and v are not pages but `dense.gather`'s copies, a sequence's rows from
-    begin_B on in the `rows` of each head."""
+    """Sequences with several queries. Grid: tiles of all of them (`sequence_of`), or more, x KV heads; the last tiles,
+    which see the most, come first. One of length 0 gives zeros. DENSE: k and v are not pages but `dense.gather`'s
+    copies, a sequence's rows from begin_C on in the `rows` of each head."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
-    b, head = tl.program_id(2), tl.program_id(1)
+    head = tl.program_id(1)
     QUERIES: tl.constexpr = BLOCK_M // SHARERS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    length, count = tl.load(length_B + b), tl.load(count_B + b)
+    c, before = sequence_of(tile, before_C, sequences, QUERIES, True)
+    tile -= before
+    length, count = tl.load(length_C + c), tl.load(count_C + c)
     if tile * QUERIES < count:
         m_M, d_D, w_W = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
         query_M, h_M = tile * QUERIES + m_M // SHARERS, head * SHARERS + m_M % SHARERS
         own_M = (m_M < QUERIES * SHARERS) & (query_M < count)
-        row_M = tl.load(row_B + b).to(tl.int64) + query_M
+        row_M = tl.load(row_C + c).to(tl.int64) + query_M
         q_MD = tl.load(
             q + row_M[:, None] * q_row + h_M[:, None] * q_head + d_D[None, :],
             mask=own_M[:, None] & (d_D < DIM)[None, :], other=0.0,
@@ -213,11 +239,12 @@ def prefill(
             whole = length // BLOCK_N * BLOCK_N
         else:
             start, stop = first_seen(first, reach, REACH), tl.minimum(first + QUERIES, length)
-            whole = (first + 1) // BLOCK_N * BLOCK_N if REACH == "causal" else start
+            start = tl.maximum(start, 0)
+            whole = tl.maximum((first + 1) // BLOCK_N * BLOCK_N, 0) if REACH == "causal" else start
         # Rows of nothing look where the last query does, so that none is without a key.
         position_M = tl.minimum(length - count + query_M, length - 1)
         out_MW, most_M, sum_M = nothing_yet(BLOCK_M, BLOCK_W)
-        table = head * rows + tl.load(begin_B + b) if DENSE else pages + tl.load(offset_B + b)
+        table = head * rows + tl.load(begin_C + c) if DENSE else pages + tl.load(offset_C + c)
         if REACH == "causal" or REACH == "cross":
             out_MW, most_M, sum_M = over_keys(
                 out_MW, most_M, sum_M, q_MD, position_M, start, whole, table, head, k, v, k_stride, v_stride, k_scales,

@@ -28,7 +28,8 @@ _DENSE_TILE = (64, 64, 4, 3)
 @dataclass(frozen=True, slots=True)
 class One:
     """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
-    group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row. All int32."""
+    group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row, below 0 where it has none.
+    All int32."""
 
     offset_B: Tensor
     length_B: Tensor
@@ -40,17 +41,22 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Sequences with several queries each; as One, and count_C: how many; begin_C: where each one's keys begin in a
-    copy that has them all, `rows` of a head. most: the most queries. longest: the most keys."""
+    """Sequences with several queries each; as One, and count_C: how many; before_C: of the sequences before it;
+    begin_C: where each one's keys begin in a copy that has them all, `rows` of a head, 0 where none is made. queries:
+    of all, or more; most: of the one with the most. One without queries comes after all others."""
 
     offset_C: Tensor
     length_C: Tensor
     row_C: Tensor
     count_C: Tensor
+    before_C: Tensor
     begin_C: Tensor
+    queries: int
     most: int
-    longest: int
     rows: int
+
+    def __len__(self) -> int:
+        return len(self.offset_C)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +155,15 @@ class PagedAttention:
     def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
         copied = self._copies(several)
         block_m, block_n, warps, stages = self._tile(several)
-        tiles = triton.cdiv(several.most, block_m // self.sharers)
+        tiles = several.queries // (block_m // self.sharers) + len(several)
         kept = self._pages
         if copied:
             kept = (*(dense.tiled(own, block_n) for own in self._gathered(pages, several)), *kept[2:])
-        attend.prefill[(tiles, self.kv_heads, len(several.offset_C))](
+        attend.prefill[(tiles, self.kv_heads)](
             q_THD, *q_THD.stride()[:2], out_THW, pages, several.offset_C, several.length_C, several.row_C,
-            several.count_C, several.begin_C, several.rows, *kept, *self._scored, BLOCK_M=block_m, BLOCK_N=block_n,
-            **self._constants, DENSE=copied, **self._early, num_warps=warps, num_stages=stages,
+            several.count_C, several.before_C, several.begin_C, len(several), several.rows, *kept, *self._scored,
+            BLOCK_M=block_m, BLOCK_N=block_n, **self._constants, DENSE=copied, **self._early, num_warps=warps,
+            num_stages=stages,
         )  # fmt: skip
 
     def _copies(self, several: Several) -> bool:
@@ -164,7 +171,7 @@ class PagedAttention:
         takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
         nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
         looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense.FEWEST_QUERIES
-        return takes and looked_at and nbytes <= COPY_BYTES
+        return takes and looked_at and 0 < nbytes <= COPY_BYTES
 
     def _gathered(self, pages: Tensor, several: Several) -> tuple[Tensor, Tensor]:
         """Keys [K x rows, D] and values [K x rows, W]."""
@@ -172,8 +179,8 @@ class PagedAttention:
         k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
         v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
         constants = {name: self._constants[name] for name in _GATHERED}
-        dense.gather[(triton.cdiv(several.longest, dense.ROOM), self.kv_heads, len(several.offset_C))](
-            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.count_C, several.begin_C,
+        dense.gather[(several.rows // dense.ROOM, self.kv_heads)](
+            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.begin_C, len(several),
             *self._pages, *self.scales, BLOCK_N=dense.ROOM, **constants, **self._early, num_warps=8,
         )  # fmt: skip
         return k_RD, v_RW

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ridgeline.ops.kernels.triton.attend import kept
+from ridgeline.ops.kernels.triton.attend import kept, sequence_of
 from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
 
 ROOM = 128
@@ -23,25 +23,26 @@ FEWEST_QUERIES = 768
 
 
 @triton.jit(
-    do_not_specialize=["rows"],
-    do_not_specialize_on_alignment=["pages", "offset_B", "length_B", "count_B", "begin_B"],
+    do_not_specialize=["rows", "sequences"],
+    do_not_specialize_on_alignment=["pages", "offset_C", "length_C", "begin_C"],
 )
 def gather(
-    k_out, v_out, rows, pages, offset_B, length_B, count_B, begin_B, k, v, k_stride, v_stride, k_scales, v_scales,
+    k_out, v_out, rows, pages, offset_C, length_C, begin_C, sequences, k, v, k_stride, v_stride, k_scales, v_scales,
     scale_stride, k_scale, v_scale,
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: tiles of the longest sequence x KV heads x sequences. What is behind a sequence's end is 0: a weight of 0
-    times it is not NaN. One without queries has no room."""
+    """Grid: tiles of all rows x KV heads. What is behind a sequence's end is 0: a weight of 0 times it is not NaN. What
+    no sequence has is left as it is."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
-    at, head, b = tl.program_id(0) * BLOCK_N, tl.program_id(1), tl.program_id(2)
-    length = tl.load(length_B + b)
-    if (at < length) & (tl.load(count_B + b) > 0):
+    head = tl.program_id(1)
+    c, before = sequence_of(tl.program_id(0), begin_C, sequences, BLOCK_N, False)
+    at, length = (tl.program_id(0) - before) * BLOCK_N, tl.load(length_C + c)
+    if at < length:
         n_N, d_D, w_W = at + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
-        table, there_N = pages + tl.load(offset_B + b), n_N < length
-        to_N = (head * rows + tl.load(begin_B + b) + n_N).to(tl.int64)
+        table, there_N = pages + tl.load(offset_C + c), n_N < length
+        to_N = (head * rows + tl.load(begin_C + c) + n_N).to(tl.int64)
         k_ND = kept(k, table, n_N, there_N, head, k_stride, k_scales, scale_stride, k_scale, d_D,
                     False, DIM, SIZE, CODE, DTYPE, BLOCK_D)  # fmt: skip
         v_NW = kept(v, table, n_N, there_N, head, v_stride, v_scales, scale_stride, v_scale, w_W,

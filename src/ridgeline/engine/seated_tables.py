@@ -1,0 +1,84 @@
+"""The page tables of requests whose steps are captured, on the card: a request has a seat, and a step tells only of
+pages that are new."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ridgeline.engine.batch import BatchBuilder, PageTables
+from ridgeline.engine.step_plan import PlanItem
+from ridgeline.ops.kv import KVGroup
+from ridgeline.ops.staging import staged
+
+_FIRST_SEATS = 64
+
+
+@dataclass(slots=True)
+class _Seat:
+    """Where the tables of a request are. tables: as the builder has them. known: entries of each that the card has."""
+
+    number: int
+    tables: PageTables
+    known: list[int]
+
+
+class SeatedTables:
+    """Page tables on the card: int32 `pages`, in which each group has a row a seat."""
+
+    def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:
+        """widths: the most entries that a table of each group has."""
+        self.groups, self.widths, self.device = groups, tuple(widths), device
+        self._seats: dict[int, _Seat] = {}
+        self._free: list[int] = []
+        self.seats = 0
+        self.grow(_FIRST_SEATS)
+
+    def grow(self, seats: int) -> None:
+        """Have so many seats, empty: what was known of tables is told again, and they lie elsewhere from now on."""
+        self.seats, self._free = seats, list(reversed(range(seats)))
+        self._seats.clear()
+        self.starts = [seats * sum(self.widths[:index]) for index in range(len(self.widths))]
+        self.pages = torch.zeros(seats * sum(self.widths), dtype=torch.int32, device=self.device)
+
+    def forget(self, requests: Sequence[int]) -> None:
+        """Give up the seats of these requests."""
+        for request in requests:
+            if (seat := self._seats.pop(request, None)) is not None:
+                self._free.append(seat.number)
+
+    def settle(self, items: Sequence[PlanItem], builder: BatchBuilder) -> list[int]:
+        """Tell the card what is new of the tables of these items' requests; the seat of each."""
+        self._make_room(items)
+        places, entries, numbers = list[int](), list[int](), list[int]()
+        for item in items:
+            seat = self._seat(item.request, builder.tables(item.request))
+            numbers.append(seat.number)
+            for index, table in enumerate(seat.tables):
+                known, end = seat.known[index], len(table)
+                if known < end:
+                    row = self.starts[index] + seat.number * self.widths[index]
+                    places += range(row + known, row + end)
+                    entries += table[known:]
+                    seat.known[index] = end
+        if places:
+            both = staged(np.array([places, entries], np.int64), self.device)
+            self.pages.index_copy_(0, both[0], both[1].int())
+        return numbers
+
+    def _make_room(self, items: Sequence[PlanItem]) -> None:
+        wanted = {item.request for item in items}
+        missing = len(wanted - self._seats.keys())
+        if missing > len(self._free):  # those that do not decode now are told again when they do
+            self.forget([request for request in self._seats if request not in wanted])
+        if missing > len(self._free):
+            self.grow(2 * max(self.seats, len(wanted)))
+
+    def _seat(self, request: int, tables: PageTables) -> _Seat:
+        seat = self._seats.get(request)
+        if seat is None:
+            seat = self._seats[request] = _Seat(self._free.pop(), tables, [0] * len(tables))
+        elif seat.tables is not tables:  # it was preempted, and has begun again
+            seat.tables, seat.known = tables, [0] * len(tables)
+        return seat
