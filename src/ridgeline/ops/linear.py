@@ -26,6 +26,9 @@ from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
+INTEGERS = "int8"
+"""The format of products with codes that are interleaved: rows are rounded to it (kernels/native/interleaved.h)."""
+
 FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
@@ -40,6 +43,11 @@ class Multiplies(Op):
     @abstractmethod
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
+
+    @property
+    def interleaves(self) -> bool:
+        """As Matrix.interleaves, of those that rows are multiplied with at once: all or none."""
+        return all(matrix.interleaves for matrix in self.matrices)
 
     @abstractmethod
     def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
@@ -138,14 +146,18 @@ class Linear(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of."""
-        (kernel,) = self.kernels_of(rows)
-        if self.matrix.operands is None:
-            return (kernel,)
-        return (native_kernel(kernel, self.kind, rows, (self.matrix,)),)
+        return (self._own_kernel(rows, interleaved=self.interleaves),)
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
-        return self.native_kernels_of(rows)
+        return (self._own_kernel(rows, interleaved=False),)
+
+    def _own_kernel(self, rows: int, *, interleaved: bool) -> Kernel:
+        """Ours, or torch's where there is none."""
+        (kernel,) = self.kernels_of(rows)
+        if self.matrix.operands is None:
+            return kernel
+        return native_kernel(kernel, self.kind, rows, (self.matrix,), interleaved=interleaved)
 
     @property
     def number_format(self) -> str:
@@ -305,19 +317,20 @@ class Projections(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of: one launch for all matrices."""
-        return tuple(self.native_product_kernels(rows, "forward"))
+        return tuple(self.native_product_kernels(rows, "forward", interleaved=self.interleaves))
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
         return tuple(self.native_product_kernels(rows, "forward"))
 
-    def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
-        """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
+    def native_product_kernels(self, rows: int, part: str, *, interleaved: bool = False) -> Iterator[Kernel]:
+        """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike. interleaved: as
+        of native_kernel."""
         at_once = stored_alike(self.matrices)
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
-                own = native_kernel(kernel, self.kind, rows, alike)
+                own = native_kernel(kernel, self.kind, rows, alike, interleaved=interleaved)
                 yield structs.replace(own, calls=1) if at_once else own
             else:
                 yield kernel
@@ -378,16 +391,24 @@ def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = No
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
-def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix]) -> Kernel:
+def native_kernel(
+    kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix], *, interleaved: bool = False
+) -> Kernel:
     """Our kernel in the place of another one, of matrices that are stored alike: it reads what is held in memory, which
-    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is."""
+    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is; of
+    codes that are interleaved in int8."""
     first = matrices[0]
+    name, number_format = native_product_kernel(kind, rows, first.stored), format_of(first.spec.dtype).name
+    flops = dict(kernel.cost.flops)
+    if interleaved:
+        name, number_format = f"{name}.interleaved", INTEGERS
+        flops[number_format] = flops.pop(first.number_format)
     read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
     return structs.replace(
         kernel,
-        name=native_product_kernel(kind, rows, first.stored),
-        number_format=format_of(first.spec.dtype).name,
-        cost=structs.replace(kernel.cost, weight_bytes=read),
+        name=name,
+        number_format=number_format,
+        cost=structs.replace(kernel.cost, flops=flops, weight_bytes=read),
     )
 
 
