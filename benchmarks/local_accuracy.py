@@ -1,7 +1,8 @@
 """How well a calibrated machine predicts itself: prefill and decode of three models, expected beside measured.
 
     ridgeline calibrate
-    python benchmarks/local_accuracy.py [--stories FOLDER] [--repeats 9] [--only NAME ...] [--write] [--json]
+    python benchmarks/local_accuracy.py [--stories FOLDER] [--repeats 15] [--rounds 15] [--only NAME ...] [--write]
+        [--json]
 
 Every figure is a median of runs through the engine, scheduler and sampler included, among probes. --write puts the
 table into benchmarks/local_accuracy.md; it has the method in words.
@@ -9,6 +10,7 @@ table into benchmarks/local_accuracy.md; it has the method in words.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -22,7 +24,7 @@ import torch
 from ridgeline import __version__
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
-from ridgeline.calibrate.probe import Pace, Probe, median_pace
+from ridgeline.calibrate.probe import Pace, Probe
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
@@ -37,23 +39,26 @@ from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "local_accuracy.md"
-TARGET, STEADY = 0.10, 0.05
-REPEATS = 9
-PROBED = 3  # runs from a probe to the next; the first after one finds the caches empty, the median does not see it
+TARGET = 0.10
+REPEATS, ROUNDS = 15, 15
 METHOD = """\
-Every figure is the median of {repeats} runs through the engine, scheduler and sampler included, with a probe before
-the first and after each third. Their median says how many times slower than during calibration the machine was (pace);
-the measurement is divided by it, `raw` is as it was. A block whose first and last probe differ by more than 5 % is run
-again. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
-expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's
-seven, which its engine records where it can: the first of them makes the recording.
+Every figure is the median of {repeats} runs through the engine, scheduler and sampler included. A probe before and
+after each two says how many times slower than during calibration the machine was (pace); what a run took is divided by
+it, `raw` is as it was. Other work on the machine's cores can halve its speed from second to second, which a probe tells
+only roughly. So the rows take turns, {rounds} times, that each has met the machine as it was in all those minutes; and
+the {repeats} of {runs} runs nearest to the calibration's pace are taken, by their probes alone; `off` is the farthest
+of them. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
+expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's seven,
+which its engine records where it can: the first of them makes the recording.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But four of its choices were made
+No constant is fitted to these rows: the trials of the calibration have other shapes. But five of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
-measured without the watch on its ops, that it grows with the bytes that a step moves, and that a recorded step is timed
-after the Python of a step, which leaves the caches as it finds them in an engine."""
-ATTEMPTS = 6
+measured without the watch on its ops, that it grows with the bytes that a step moves, that a recorded step is timed
+after the Python of a step, which leaves the caches as it finds them in an engine, and that products of many rows are
+priced with the instructions that add up the lanes of their sums."""
+PAIR = 2  # runs between two probes
 TOKENS = 8  # decode steps of a run, one less
+UNCHANGED = Pace(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,23 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A run's steps, the prefill first, with their seconds. pace: the machine's, over the calibration's."""
+
+    steps: list[tuple[Work, float]]
+    pace: Pace
+
+    @property
+    def off(self) -> float:
+        """How far from the calibration's pace it was, as a share."""
+        return max(abs(math.log(part)) for part in (self.pace.launch, self.pace.compute, self.pace.memory))
+
+
+@dataclass(frozen=True)
 class Row:
     """Seconds of a step. measured: at the pace of the calibration; raw: as they were, `slowdown` times more. low, high:
-    quartiles of the nine, at the pace too. steady: how much the probes before and after differ. parts: predicted minus
-    measured by kernel class, the largest first."""
+    quartiles of the runs, at the pace too. off: how far the farthest of them was from the calibration's pace. parts:
+    predicted minus measured by kernel class, the largest first."""
 
     model: str
     threads: int
@@ -81,7 +99,7 @@ class Row:
     slowdown: float
     low: float
     high: float
-    steady: float
+    off: float
     parts: tuple[tuple[str, float], ...]
 
     @property
@@ -108,56 +126,45 @@ class Bench:
         self.timer = Timer(torch.device("cpu"), threads)
         self.probe, self.repeats = Probe(self.timer, beyond_caches(stated_caches(threads))), repeats
 
-    def rows(self, name: str, model: Model, prompts: Sequence[int]) -> list[Row]:
-        """Prefill and decode with these prompts: the steadiest of the blocks, the first steady one if there is one."""
-        best: tuple[float, list[list[tuple[Work, float]]], Pace] | None = None
-        for _ in range(ATTEMPTS):
-            list(drive(model, prompts, TOKENS, self.timer.now))
-            runs, probes = [], [self.probe()]
-            for index in range(self.repeats):
-                runs.append(list(drive(model, prompts, TOKENS, self.timer.now)))
-                if index % PROBED == PROBED - 1 or index == self.repeats - 1:
-                    probes.append(self.probe())
-            drift = probes[-1].over(probes[0])
-            steady = max(abs(drift.launch - 1), abs(drift.compute - 1), abs(drift.memory - 1))
-            if best is None or steady < best[0]:
-                best = (steady, runs, median_pace(probes).over(self.calibration.pace))
-            if steady <= STEADY:
-                break
-        assert best is not None
-        steady, runs, pace = best
-        price, parts = Price(model), self._parts(model, prompts)
+    def rows(self, name: str, model: Model, prompts: Sequence[int], runs: Sequence[Run]) -> list[Row]:
+        """Prefill and decode with these prompts, from the runs nearest to the calibration's pace."""
+        chosen = sorted(runs, key=lambda run: run.off)[: self.repeats]
+        price, (parts, pace) = Price(model), self._parts(model, prompts)
         label = f"{len(prompts)} x {prompts[0]}"
-        prefill = [(run[0][0], run[0][1]) for run in runs]
-        decode = [(run[len(run) // 2][0], statistics.median(s for _, s in run[1:])) for run in runs]
-        return [
-            self._row(name, f"{step} {label}", price, measured, pace, steady, parts[step])
-            for step, measured in (("prefill", prefill), ("decode", decode))
-        ]
+        prefill = [run.steps[0][1] for run in chosen]
+        decode = [statistics.median(seconds for _, seconds in run.steps[1:]) for run in chosen]
+        steps, rows = chosen[0].steps, list[Row]()
+        for step, work, raw in (("prefill", steps[0][0], prefill), ("decode", steps[len(steps) // 2][0], decode)):
+            predicted, *_ = self._predict(price, work, UNCHANGED)
+            slow = [self._predict(price, work, run.pace)[1] for run in chosen]
+            times = sorted(seconds / slowdown for seconds, slowdown in zip(raw, slow, strict=True))
+            ranked = self._ranked(price, work, parts[step], pace, statistics.median(times))
+            rows.append(
+                Row(
+                    name, self.timer.threads, f"{step} {label}", predicted, statistics.median(times),
+                    statistics.median(raw), statistics.median(slow), times[len(times) // 4],
+                    times[-1 - len(times) // 4], max(run.off for run in chosen), ranked,
+                )
+            )  # fmt: skip
+        return rows
 
-    def _row(
-        self,
-        name: str,
-        step: str,
-        price: Price,
-        measured: list[tuple[Work, float]],
-        pace: Pace,
-        steady: float,
-        took: dict[str, float],
-    ) -> Row:
-        work = measured[0][0]
-        predicted, slowdown, classes = self._predict(price, work, pace)
-        times = sorted(seconds / slowdown for _, seconds in measured)
-        quarter = len(times) // 4
-        median = statistics.median(times)
+    def pair(self, model: Model, prompts: Sequence[int]) -> list[Run]:
+        """Two runs between two probes. The one before them does not count: a probe leaves the caches empty."""
+        torch.set_num_threads(self.timer.threads)
+        before = self.probe()
+        _, *pair = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(1 + PAIR)]
+        pace = before.midpoint(self.probe()).over(self.calibration.pace)
+        return [Run(steps, pace) for steps in pair]
+
+    def _ranked(
+        self, price: Price, work: Work, took: dict[str, float], pace: Pace, median: float
+    ) -> tuple[tuple[str, float], ...]:
+        """Predicted minus measured seconds of the kernel classes, the three largest first. took: at `pace`."""
+        _, slowdown, classes = self._predict(price, work, pace)
         ops = {kernel: seconds / slowdown for kernel, seconds in took.items()}
         ops["between ops"] = median - sum(ops.values())
         parts = {kernel: classes.get(kernel, 0.0) - seconds for kernel, seconds in ops.items()}
-        ranked = tuple(sorted(parts.items(), key=lambda item: -abs(item[1])))
-        return Row(
-            name, self.timer.threads, step, predicted, median, median * slowdown, slowdown, times[quarter],
-            times[-1 - quarter], steady, ranked[:3],
-        )  # fmt: skip
+        return tuple(sorted(parts.items(), key=lambda item: -abs(item[1])))[:3]
 
     def _predict(self, price: Price, work: Work, pace: Pace) -> tuple[float, float, dict[str, float]]:
         """Expected seconds, how many times longer they take at this pace, and the seconds by kernel class."""
@@ -175,12 +182,14 @@ class Bench:
                 classes[kernel.name] = classes.get(kernel.name, 0.0) + priced.count * seconds
         return step.expected, slowed / step.expected, classes
 
-    def _parts(self, model: Model, prompts: Sequence[int]) -> dict[str, dict[str, float]]:
-        """What the ops of each kernel class took in the prefill and in a decode step."""
+    def _parts(self, model: Model, prompts: Sequence[int]) -> tuple[dict[str, dict[str, float]], Pace]:
+        """What the ops of each kernel class took in the prefill and in a decode step, and the machine's pace then."""
         watch, price = Stopwatch(model, self.timer), Price(model)
         runner, runs = partial(WatchedRunner, watch=watch), price.runs_on(self.device)
         space_of = {op: space for _, op, space in traced_calls(model)}
         found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
+        torch.set_num_threads(self.timer.threads)
+        before = self.probe()
         with watch.on():
             for _ in range(3):
                 watch.clear()
@@ -194,21 +203,27 @@ class Bench:
                     for kernel, total in once.items():
                         into.setdefault(kernel, []).append(total)
                     watch.clear()
-        return {step: {k: statistics.median(v) for k, v in classes.items()} for step, classes in found.items()}
+        pace = before.midpoint(self.probe()).over(self.calibration.pace)
+        took = {step: {k: statistics.median(v) for k, v in classes.items()} for step, classes in found.items()}
+        return took, pace
 
 
-def measure(chosen: Sequence[Subject], repeats: int, threads: int | None) -> list[Row]:
-    """All rows; a model runs with the threads that `ridgeline run` gives it."""
-    rows: list[Row] = []
+def measure(chosen: Sequence[Subject], repeats: int, rounds: int, threads: int | None) -> list[Row]:
+    """All rows, in turn; a model runs with the threads that `ridgeline run` gives it."""
+    trials: list[tuple[Bench, Subject, Model, tuple[int, ...], list[Run]]] = []
     for subject in chosen:
         model = load_model(subject.model, dummy_weights=subject.dummy)
-        used = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
-        torch.set_num_threads(used)
-        bench = Bench(used, repeats)
-        for prompts in subject.traffic:
-            for row in bench.rows(subject.name, model, prompts):
-                rows.append(row)
-                print(line(row), file=sys.stderr, flush=True)
+        bench = Bench(threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads), repeats)
+        trials += [(bench, subject, model, prompts, []) for prompts in subject.traffic]
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        for bench, _, model, prompts, runs in trials:
+            runs.extend(bench.pair(model, prompts))
+    rows: list[Row] = []
+    for bench, subject, model, prompts, runs in trials:
+        for row in bench.rows(subject.name, model, prompts, runs):
+            rows.append(row)
+            print(line(row), file=sys.stderr, flush=True)
     return rows
 
 
@@ -217,11 +232,11 @@ def line(row: Row) -> str:
     return (
         f"{row.model:20} {row.threads} thr  {row.step:18} predicted {row.predicted * 1e3:9.3f} ms  measured "
         f"{row.measured * 1e3:9.3f} [{row.low * 1e3:.3f} .. {row.high * 1e3:.3f}]  {row.error:+6.1%}   "
-        f"(raw {row.raw * 1e3:.3f}, pace x{row.slowdown:.2f}, probes {row.steady:.0%} apart)"
+        f"(raw {row.raw * 1e3:.3f}, pace x{row.slowdown:.2f}, off {row.off:.0%})"
     )
 
 
-def report(rows: Sequence[Row], repeats: int, command: str) -> str:
+def report(rows: Sequence[Row], repeats: int, rounds: int, command: str) -> str:
     """The page."""
     calibrations = {row.threads: load(row.threads) for row in rows}
     errors = [abs(row.error) for row in rows]
@@ -237,12 +252,12 @@ def report(rows: Sequence[Row], repeats: int, command: str) -> str:
             for c in calibrations.values()
         ) + ".",
         "",
-        METHOD.format(repeats=repeats),
+        METHOD.format(repeats=repeats, rounds=rounds, runs=PAIR * rounds),
         "",
         f"Median absolute error {statistics.median(errors):.1%}; {sum(e <= TARGET for e in errors)} of {len(errors)} "
         f"rows within {TARGET:.0%}.",
         "",
-        "| model | threads | step | predicted ms | measured ms | quartiles | error | raw ms | pace | probes apart | "
+        "| model | threads | step | predicted ms | measured ms | quartiles | error | raw ms | pace | off | "
         "where the error is, ms |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
@@ -252,7 +267,7 @@ def report(rows: Sequence[Row], repeats: int, command: str) -> str:
         facts.append(
             f"| {row.model} | {row.threads} | {row.step} | {row.predicted * 1e3:.3f} | {row.measured * 1e3:.3f} | "
             f"{row.low * 1e3:.3f} - {row.high * 1e3:.3f} | {error} | {row.raw * 1e3:.3f} | x{row.slowdown:.2f} | "
-            f"{row.steady:.0%} | {parts} |"
+            f"{row.off:.0%} | {parts} |"
         )
     return "\n".join(facts) + "\n"
 
@@ -260,7 +275,8 @@ def report(rows: Sequence[Row], repeats: int, command: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stories", help="the folder of stories260K; models/stories260K of RIDGELINE_DATA by default")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that a figure is the median of")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="in which each row has two runs")
     parser.add_argument("--threads", type=int, default=None, help="instead of those that `ridgeline run` would use")
     parser.add_argument("--only", nargs="+", default=[], help="models by the beginning of their names")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
@@ -269,12 +285,15 @@ def main() -> None:
     stories = args.stories or _stories_of(os.environ.get("RIDGELINE_DATA"))
     if stories is None:
         parser.error("give --stories, the folder of stories260K, or name the folder of real data by RIDGELINE_DATA")
+    if not 0 < args.repeats <= PAIR * args.rounds:
+        parser.error(f"--repeats is {args.repeats}; {args.rounds} rounds have {PAIR * args.rounds} runs")
     chosen = [s for s in subjects(stories) if not args.only or s.name.startswith(tuple(args.only))]
-    rows = measure(chosen, args.repeats, args.threads)
+    rows = measure(chosen, args.repeats, args.rounds, args.threads)
     errors = [abs(row.error) for row in rows]
     print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}", file=sys.stderr)
     if args.write:
-        REPORT.write_text(report(rows, args.repeats, "python benchmarks/local_accuracy.py --write"), encoding="utf-8")
+        text = report(rows, args.repeats, args.rounds, "python benchmarks/local_accuracy.py --write")
+        REPORT.write_text(text, encoding="utf-8")
     if args.json:
         for row in rows:
             print(json.dumps(asdict(row) | {"error": row.error}))

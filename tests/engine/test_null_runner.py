@@ -232,30 +232,6 @@ def test_pages_are_right_under_pressure(
             assert tokens == wanted[: len(tokens) if request in aborted else None]
 
 
-@pytest.mark.parametrize(("windows", "backs"), [((None,), (0, 1, 3, 6)), ((None, 6), (0, 1, 1, 1))])
-def test_a_request_that_is_rolled_back_goes_on_with_the_whole_table(
-    windows: tuple[int | None, ...], backs: tuple[int, ...]
-) -> None:
-    """The plan that follows said that the table was only continued, and the runner put it behind the old one."""
-    engine = null_engine(windows=windows, page_size=4, prefix_cache=False)
-    prompt = [*range(11)]
-    request = engine.requests[engine.add(prompt, dataclasses.replace(GREEDY, max_tokens=20))]
-    neighbour = engine.requests[engine.add([5, 5], dataclasses.replace(GREEDY, max_tokens=20))]
-    for back in backs:
-        for _ in range(4):
-            engine.step()
-        engine.ledger.truncate(request.id, request.computed - back)
-        request.computed -= back
-        request.quiet = 0  # what the ledger said of a table that was longer
-        del request.tokens.output[request.computed + 1 - len(prompt) :]
-        request.known = len(request.tokens)
-        engine.ledger.check()
-    run_out(engine)
-    assert request.output == expected_tokens(prompt, 20, windows)
-    assert neighbour.output == expected_tokens([5, 5], 20, windows)
-    assert_empty(engine)
-
-
 # -- golden plans -----------------------------------------------------------------------------------------------------
 
 

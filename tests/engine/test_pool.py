@@ -45,7 +45,7 @@ def make_ledger(kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cach
 
 
 class Pages(RuleBasedStateMachine):
-    """Requests come, grow, fork, roll back and go over a ledger whose pools are nearly always too small."""
+    """Requests come, grow, fork and go over a ledger whose pools are nearly always too small."""
 
     @initialize(
         kinds=st.sampled_from(
@@ -255,23 +255,6 @@ class Pages(RuleBasedStateMachine):
             assert child[group] == own[group], "an encoder runs once for all choices"
         self.open(self.next_id, [*self.tokens[parent], 0][: computed + 1], self.encoders[parent], computed)
         self.encoded.add(self.next_id)
-
-    @precondition(lambda self: self.tokens and not self.of_states)
-    @rule(some=SOME, positions=SOME, token=st.integers(0, 1))
-    def truncate(self, some: int, positions: int, token: int) -> None:
-        request = self.pick(some)
-        positions %= self.computed[request] + 1
-        table, full = self.ledger.tables[request], positions // self.size
-        for group in self.of_tokens:
-            pages, first = table.pages[group], self.first_seen(group, positions) // self.size
-            if NULL_PAGE in pages[first : -(-positions // self.size)]:
-                return
-            if positions % self.size and not self.ledger.pool.private(pages[full]):
-                return
-        self.ledger.truncate(request, positions)
-        self.sent.pop(request, None)
-        self.computed[request] = positions
-        self.tokens[request] = [*self.tokens[request][:positions], token]
 
     @precondition(lambda self: self.tokens)
     @rule(some=SOME)

@@ -38,8 +38,7 @@ def truth(engine: Engine) -> dict[int, tuple[str, set[tuple[int, int]]]]:
     free = set(engine.ledger.pool.free_pages)
     found = {}
     for page, held in holders.items():
-        private = engine.ledger.pool.private(page)
-        alone = "held" if private else "published"
+        alone = "held" if engine.ledger.pool.key(page) is None else "published"
         copied = [copy for copy in engine.ledger.copies if copy.source == page]
         state = "shared" if len(held) + len(copied) > 1 else alone if held else "free" if page in free else "cached"
         found[page] = state, set(held)

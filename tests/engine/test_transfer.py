@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine.apart import ASKED, GREEDY, PROMPTS, SETTINGS, alone, engine_of, pair
 from engine.folders import write_model
@@ -59,14 +58,6 @@ from support.adapters import own_widths, write_adapter
 from support.kernels import SETS
 
 MODELS: dict[str, dict[str, Any]] = {"full": LLAMA, "sliding": SLIDING, "mixed": MIXED, "latent": LATENT}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,10 @@
 images. The tokens are those of one engine that has neither a peer nor guesses."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.apart import ASKED, GREEDY, PROMPTS, SAMPLED, SETTINGS, alone, pair
 from engine.folders import write_model, write_tokenizer
@@ -23,14 +21,6 @@ FORM = StructuredOutputs(regex=r"[a-f]{2}[^a-m]{4,40}")
 FREE = [(prompt, replace(params, max_tokens=24)) for prompt, params in ASKED]
 FORMED = [(prompt, replace(params, structured_outputs=FORM, ignore_eos=False)) for prompt, params in FREE]
 WAYS: dict[str, list[tuple[list[int], SamplingParams]]] = {"free": FREE, "formed": FORMED}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,7 @@ class ActivatedProjections(Projections):
         rest = work.rows.get(space, 0) - adapted
         at_once = self.native_kernels_of(rest) if rest else ()
         in_parts = (
-            *self.native_product_kernels(adapted, "forward", interleaved=self.interleaves),
+            *self.native_product_kernels(adapted, "forward"),
             structs.replace(self._activation_kernel(adapted), part="forward"),
         )
         return (*at_once, *in_parts, *self.adapter_kernels(work, natively=True))
@@ -157,13 +157,12 @@ class ActivatedProjections(Projections):
         if self.fusible:
             stored = stored_name(self.matrices[0].stored)
             own = Kernel(self.kind, self.number_format, 1, self.cost_of(rows), stored=stored)
-            return (native_kernel(own, self.kind, rows, self.matrices, interleaved=self.interleaves),)
-        in_parts = self.native_product_kernels(rows, "products", interleaved=self.interleaves)
-        return (*in_parts, self._activation_kernel(rows))
+            return (native_kernel(own, self.kind, rows, self.matrices, interleaved=self.interleaved(card=False)),)
+        return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of: the products, then the activation."""
-        return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
+        return (*self.native_product_kernels(rows, "products", card=True), self._activation_kernel(rows))
 
     def _activation_kernel(self, rows: int) -> Kernel:
         streams = 3 if self.gated else 2

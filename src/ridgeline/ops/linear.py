@@ -33,6 +33,10 @@ FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
 
+_BLOCK = 1024  # inputs after which our products add up the lanes of each output's sum (native/product.h, 16 lanes)
+_LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
+"""FLOPs that the instructions which add up the lanes of a sum could have done: three an output (native/lanes.h)."""
+
 
 class Multiplies(Op):
     """An op of one or several stored matrices, any of which may have adapters beside it (`ops/matrix/adapted.py`)."""
@@ -44,10 +48,10 @@ class Multiplies(Op):
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
 
-    @property
-    def interleaves(self) -> bool:
-        """As Matrix.interleaves, of those that rows are multiplied with at once: all or none."""
-        return all(matrix.interleaves for matrix in self.matrices)
+    def interleaved(self, *, card: bool) -> bool:
+        """Whether its kernel reads codes side by side (Matrix.interleaves): of those that rows are multiplied with at
+        once all have them so, or none."""
+        return not card and all(matrix.interleaves for matrix in self.matrices)
 
     @abstractmethod
     def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
@@ -146,18 +150,18 @@ class Linear(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of."""
-        return (self._own_kernel(rows, interleaved=self.interleaves),)
+        return self._kernels_of_ours(rows, card=False)
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
-        return (self._own_kernel(rows, interleaved=False),)
+        return self._kernels_of_ours(rows, card=True)
 
-    def _own_kernel(self, rows: int, *, interleaved: bool) -> Kernel:
-        """Ours, or torch's where there is none."""
+    def _kernels_of_ours(self, rows: int, *, card: bool) -> tuple[Kernel, ...]:
         (kernel,) = self.kernels_of(rows)
         if self.matrix.operands is None:
-            return kernel
-        return native_kernel(kernel, self.kind, rows, (self.matrix,), interleaved=interleaved)
+            return (kernel,)
+        interleaved = self.interleaved(card=card)
+        return (native_kernel(kernel, self.kind, rows, (self.matrix,), card=card, interleaved=interleaved),)
 
     @property
     def number_format(self) -> str:
@@ -317,20 +321,19 @@ class Projections(Multiplies):
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of: one launch for all matrices."""
-        return tuple(self.native_product_kernels(rows, "forward", interleaved=self.interleaves))
+        return tuple(self.native_product_kernels(rows, "forward"))
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.card_kernels_of."""
-        return tuple(self.native_product_kernels(rows, "forward"))
+        return tuple(self.native_product_kernels(rows, "forward", card=True))
 
-    def native_product_kernels(self, rows: int, part: str, *, interleaved: bool = False) -> Iterator[Kernel]:
-        """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike. interleaved: as
-        of native_kernel."""
-        at_once = stored_alike(self.matrices)
+    def native_product_kernels(self, rows: int, part: str, *, card: bool = False) -> Iterator[Kernel]:
+        """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
+        at_once, interleaved = stored_alike(self.matrices), self.interleaved(card=card)
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
-                own = native_kernel(kernel, self.kind, rows, alike, interleaved=interleaved)
+                own = native_kernel(kernel, self.kind, rows, alike, card=card, interleaved=interleaved)
                 yield structs.replace(own, calls=1) if at_once else own
             else:
                 yield kernel
@@ -392,24 +395,32 @@ def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = No
 
 
 def native_kernel(
-    kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix], *, interleaved: bool = False
+    kernel: Kernel,
+    kind: str,
+    rows: int,
+    matrices: Sequence[Matrix],
+    *,
+    card: bool = False,
+    interleaved: bool = False,
 ) -> Kernel:
     """Our kernel in the place of another one, of matrices that are stored alike: it reads what is held in memory, which
-    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is; of
-    codes that are interleaved in int8."""
+    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is, or
+    in integers where codes are interleaved. The one for the processor adds up lanes too, which for many rows of few
+    inputs is as much work as their products."""
     first = matrices[0]
     name, number_format = native_product_kernel(kind, rows, first.stored), format_of(first.spec.dtype).name
-    flops = dict(kernel.cost.flops)
-    if interleaved:
-        name, number_format = f"{name}.interleaved", INTEGERS
-        flops[number_format] = flops.pop(first.number_format)
     read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
-    return structs.replace(
-        kernel,
-        name=name,
-        number_format=number_format,
-        cost=structs.replace(kernel.cost, flops=flops, weight_bytes=read),
-    )
+    cost = structs.replace(kernel.cost, weight_bytes=read)
+    if interleaved:
+        flops = dict(cost.flops)
+        products = flops.pop(first.number_format)
+        flops[INTEGERS] = flops.get(INTEGERS, 0.0) + products
+        name, number_format = f"{name}.interleaved", INTEGERS
+        cost = structs.replace(cost, flops=flops)
+    elif not card and rows > FEW_ROWS and first.stored is None and number_format in _LANE_SUMS:
+        sums = rows * sum(matrix.outputs for matrix in matrices) * -(-first.inputs // _BLOCK)
+        cost += Cost({number_format: sums * _LANE_SUMS[number_format]})
+    return structs.replace(kernel, name=name, number_format=number_format, cost=cost)
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

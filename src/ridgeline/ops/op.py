@@ -74,7 +74,7 @@ class Op(Stored, ABC):
 
     def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """The kernels that such a call of `forward` runs; none for no rows. A kernel that can do all of an op at once
-        has less to move than those that do it in parts: what they move adds up to `cost` or more."""
+        has less to move than those that do it in parts: what they move and compute adds up to `cost` or more."""
         rows = work.rows.get(space, 0)
         return self.kernels_of(rows) if rows else ()
 

@@ -347,44 +347,15 @@ class KVLedger:
             self.copies.remove(copy)
             self.pool.release(copy.source)
 
-    def truncate(self, request: int, positions: int) -> None:
-        """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten. The
-        encoder's stay; a state cannot be rolled back.
-
-        What others see stays as it is: the page that `positions` ends in must be the request's own. The runner is given
-        the whole table again.
-        """
-        assert not self._states, "a state cannot be rolled back"
-        table = self.tables[request]
-        kept = [group.entries(positions, table.encoded) for group in self.groups]
-        for group, pages, keep in zip(self.groups, table.pages, kept, strict=True):
-            final = group.final(positions, table.encoded)
-            assert NULL_PAGE not in pages[group.first_page(positions) : keep], "a window has passed"
-            assert keep == final or self.pool.private(pages[final]), "others see what would be written again"
-        self._give_back(table, kept)
-        table.sent, table.fresh = None, True
-        table.computed, table.due = min(table.computed, positions), 0
-        del table.keys[positions // self.page_size :]
-        table.published = min(table.published, len(table.keys))
-        self._claim(table)
-
     def release(self, request: int) -> None:
         """Close a request's table. Its later pages lose their place in the cache before its earlier ones."""
         table = self.tables.pop(request)
         self.claimed -= table.claim
-        self._give_back(table, [0] * len(self.groups))
-
-    def _give_back(self, table: Table, kept: Sequence[int]) -> None:
-        """Release a table's pages past the first so many entries of each group; copies to them are for nobody."""
-        lost = list(_held([pages[keep:] for pages, keep in zip(table.pages, kept, strict=True)]))
-        if self.copies:
+        lost = list(_held(table.pages))
+        if self.copies:  # those to its pages are for nobody
             self.copied([copy for copy in self.copies if copy.target in lost])
         for page in lost:
             self.pool.release(page)
-        for index, (pages, keep) in enumerate(zip(table.pages, kept, strict=True)):
-            del pages[keep:]
-            table.passed[index] = min(table.passed[index], len(pages))
-        table.room = self._room(table)
 
     def quiet_until(self, request: int) -> int:
         """With how many positions in KV memory a request first needs the ledger again, to grow or to settle, if it runs

@@ -51,10 +51,6 @@ class PagePool:
             return "published" if self._references[page] else "cached"
         return "held" if self._references[page] else "free"
 
-    def private(self, page: int) -> bool:
-        """Whether one table entry has the page to itself and nobody can find it: only such a page may be written."""
-        return self._references[page] == 1 and page not in self._key_of
-
     def grant(self) -> int:
         """A page with one reference; its contents are anyone's old ones. The caller has looked at `available`."""
         if self._free:

@@ -161,7 +161,11 @@ class Producer:
                 continue
             client = _Client(self, connection)
             self.clients.add(client)
-            self.threads.start(client.run, "reader")
+            try:
+                self.threads.start(client.run, "reader")
+            except RuntimeError:  # there are too many threads
+                self.clients.discard(client)
+                client.close()
 
 
 class _Client:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_BOUND = 2.0  # seconds to wait for all of them; a process that ends has five
+_BOUND = 2.0  # seconds to wait for all of them
 
 
 class Threads:
@@ -24,8 +24,8 @@ class Threads:
         thread = threading.Thread(target=run, name=f"ridgeline kv {name}", daemon=True)
         with self._lock:
             self._threads = [each for each in self._threads if each.is_alive()]
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def join(self) -> None:
         """Wait until they have ended, and those that they start meanwhile, if that does not take long."""
