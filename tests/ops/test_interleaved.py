@@ -210,6 +210,8 @@ def test_settled_matrices_stand_for_the_same_numbers(kind: str, zero_bits: int) 
     assert shared.get_parameter("codes") is alone.get_parameter("codes")
     interleaved = [matrix.interleaved for matrix in every if isinstance(matrix, QuantisedMatrix)]
     assert interleaved == [BEST, False, False, BEST]
+    formats = [matrix.number_format for matrix in every]
+    assert formats == ["int8" if each else "bf16" for each in (*interleaved, False)], "what a roof is of"
 
 
 def test_adapters_leave_a_matrix_what_it_is_without_them() -> None:

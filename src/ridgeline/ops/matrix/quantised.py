@@ -94,6 +94,11 @@ class QuantisedMatrix(Matrix):
         )
 
     @property
+    def number_format(self) -> str:
+        """As Matrix.number_format; of codes that are interleaved int8, to which rows are rounded."""
+        return "int8" if self.interleaved else super().number_format
+
+    @property
     def rounds_units(self) -> bool:
         """Whether rows may be rounded to int8 on their way into the product, UNIT inputs at a time: those of a model
         that rounds them to bf16, and those that are rounded anyway."""
