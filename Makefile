@@ -44,7 +44,7 @@ sanitize: $(VENV)/.dev
 		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized
 	PYTHONPATH=build/sanitized ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/sampling/test_sampling_native.py
+		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
 
 # From the beginning: pictures are those of today's code, and no page is left of a chapter that is gone.
 guide: $(VENV)/.docs

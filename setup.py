@@ -41,7 +41,7 @@ SETS = {
     | {
         "avx2": "-DLANES=8 -DREGISTERS=16 -mavx2 -mfma",
         "avx512": f"-DLANES=16 -DREGISTERS=32 {AVX512}",
-        "avx512_bf16": f"-DLANES=16 -DREGISTERS=32 -DBF16_DOTS {AVX512} -mavx512bf16",
+        "avx512_bf16": f"-DLANES=16 -DREGISTERS=32 -DBF16_DOTS {AVX512} -mavx512bf16 -mavx512vnni",
     },
     # For aarch64 g++ orders instructions before it hands out registers: loads move up until there are none left. And it
     # notes what it passes otherwise than g++ 9 did, though nothing of another compiler calls it.

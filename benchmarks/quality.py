@@ -33,8 +33,8 @@ ROUNDS, FAR = 7, 0.1
 
 @dataclass(frozen=True)
 class Cell:
-    """A way to store weights, and keys and values; None for the model's dtype. Activations have that but in w8a8, whose
-    rows are rounded to int8 before each product."""
+    """A way to store weights, and keys and values; None for the model's dtype. Activations have that but in w8a8, and
+    where int8 and int4 are products of bytes, for which rows are rounded to int8 (docs/formats.md)."""
 
     name: str
     weights: str | None = None
@@ -99,8 +99,10 @@ def nats_of(llm: LLM, stories: Sequence[str]) -> tuple[float, ...]:
 
 
 def speed_of(name: str, llm: LLM, batch: int) -> Speed:
-    """Through an engine of its own, at the pace of the calibration."""
-    _, row = Bench(torch.get_num_threads(), ROUNDS).rows(name, llm.loaded.model, (PROMPT,) * batch)
+    """Through an engine of its own, at the pace of the calibration: of twice as many runs those nearest to it."""
+    bench, prompts, model = Bench(torch.get_num_threads(), ROUNDS), (PROMPT,) * batch, llm.loaded.model
+    runs = [run for _ in range(ROUNDS) for run in bench.pair(model, prompts)]
+    _, row = bench.rows(name, model, prompts, runs)
     predicted, measured, slow, fast = (batch / s for s in (row.predicted, row.measured, row.high, row.low))
     return Speed(predicted, measured, slow, fast)
 

@@ -157,7 +157,7 @@ class ActivatedProjections(Projections):
         if self.fusible:
             stored = stored_name(self.matrices[0].stored)
             own = Kernel(self.kind, self.number_format, 1, self.cost_of(rows), stored=stored)
-            return (native_kernel(own, self.kind, rows, self.matrices),)
+            return (native_kernel(own, self.kind, rows, self.matrices, interleaved=self.interleaved(card=False)),)
         return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
 
     def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:

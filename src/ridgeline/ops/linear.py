@@ -26,6 +26,9 @@ from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
+INTEGERS = "int8"
+"""The format of products with codes that are interleaved: rows are rounded to it (kernels/native/interleaved.h)."""
+
 FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
@@ -44,6 +47,11 @@ class Multiplies(Op):
     @abstractmethod
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
+
+    def interleaved(self, *, card: bool) -> bool:
+        """Whether its kernel reads codes side by side (Matrix.interleaves): of those that rows are multiplied with at
+        once all have them so, or none."""
+        return not card and all(matrix.interleaves for matrix in self.matrices)
 
     @abstractmethod
     def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
@@ -152,7 +160,8 @@ class Linear(Multiplies):
         (kernel,) = self.kernels_of(rows)
         if self.matrix.operands is None:
             return (kernel,)
-        return (native_kernel(kernel, self.kind, rows, (self.matrix,), card=card),)
+        interleaved = self.interleaved(card=card)
+        return (native_kernel(kernel, self.kind, rows, (self.matrix,), card=card, interleaved=interleaved),)
 
     @property
     def number_format(self) -> str:
@@ -320,11 +329,11 @@ class Projections(Multiplies):
 
     def native_product_kernels(self, rows: int, part: str, *, card: bool = False) -> Iterator[Kernel]:
         """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
-        at_once = stored_alike(self.matrices)
+        at_once, interleaved = stored_alike(self.matrices), self.interleaved(card=card)
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
-                own = native_kernel(kernel, self.kind, rows, alike, card=card)
+                own = native_kernel(kernel, self.kind, rows, alike, card=card, interleaved=interleaved)
                 yield structs.replace(own, calls=1) if at_once else own
             else:
                 yield kernel
@@ -385,17 +394,32 @@ def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = No
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
-def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix], *, card: bool = False) -> Kernel:
+def native_kernel(
+    kernel: Kernel,
+    kind: str,
+    rows: int,
+    matrices: Sequence[Matrix],
+    *,
+    card: bool = False,
+    interleaved: bool = False,
+) -> Kernel:
     """Our kernel in the place of another one, of matrices that are stored alike: it reads what is held in memory, which
-    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is. The
-    one for the processor adds up lanes too, which for many rows of few inputs is as much work as their products."""
+    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is, or
+    in integers where codes are interleaved. The one for the processor adds up lanes too, which for many rows of few
+    inputs is as much work as their products."""
     first = matrices[0]
+    name, number_format = native_product_kernel(kind, rows, first.stored), format_of(first.spec.dtype).name
     read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
-    cost, number_format = structs.replace(kernel.cost, weight_bytes=read), format_of(first.spec.dtype).name
-    if not card and rows > FEW_ROWS and first.stored is None and number_format in _LANE_SUMS:
+    cost = structs.replace(kernel.cost, weight_bytes=read)
+    if interleaved:
+        flops = dict(cost.flops)
+        products = flops.pop(first.number_format)
+        flops[INTEGERS] = flops.get(INTEGERS, 0.0) + products
+        name, number_format = f"{name}.interleaved", INTEGERS
+        cost = structs.replace(cost, flops=flops)
+    elif not card and rows > FEW_ROWS and first.stored is None and number_format in _LANE_SUMS:
         sums = rows * sum(matrix.outputs for matrix in matrices) * -(-first.inputs // _BLOCK)
         cost += Cost({number_format: sums * _LANE_SUMS[number_format]})
-    name = native_product_kernel(kind, rows, first.stored)
     return structs.replace(kernel, name=name, number_format=number_format, cost=cost)
 
 

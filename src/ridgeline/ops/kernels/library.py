@@ -101,7 +101,7 @@ class Library:
 
     @property
     def interleaves(self) -> bool:
-        """Whether products of bf16 rows are faster with codes of 4 bits that are interleaved (Codes)."""
+        """Whether products are faster with integers that are interleaved (Codes)."""
         return self.name == "avx512_bf16"
 
     @staticmethod

@@ -101,7 +101,6 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
         weight_stride=weight.stride(0),
     )  # fmt: skip
     if codes is not None:
-        assert not codes.interleaved or dtype == torch.bfloat16, "rows side by side are multiplied with bf16"
         found.codes = pointer(_codes_of(codes, weight, inputs))
     if y_TO is not None:
         found.y, found.y_stride = y_TO.data_ptr(), y_TO.stride(0)

@@ -137,6 +137,11 @@ class AdaptedMatrix(Matrix):
         return self.base.operands
 
     @property
+    def interleaves(self) -> bool:
+        """As Matrix.interleaves."""
+        return self.base.interleaves
+
+    @property
     def alone(self) -> bool:
         """As Matrix.alone: in a step that no adapter is in."""
         return not self.rows.parts

@@ -208,6 +208,11 @@ class GGUFMatrix(PrequantisedMatrix):
         return torch.float32 if self.stored.layout.endswith("_K") else torch.float16
 
     @property
+    def rounds_units(self) -> bool:
+        """As QuantisedMatrix.rounds_units: in any dtype, as ggml multiplies its types (ggml-cpu.c, vec_dot_type)."""
+        return True
+
+    @property
     def _codes(self) -> Codes:
         return replace(super()._codes, zeros_OG=float(self._type.zero or 0), lows_OG=self.low)
 

@@ -76,6 +76,11 @@ class Matrix(Stored, ABC):
         return None
 
     @property
+    def interleaves(self) -> bool:
+        """Whether this machine's kernels are faster with its codes side by side (ops/matrix/interleaved.py)."""
+        return False
+
+    @property
     def alone(self) -> bool:
         """Whether a product with its operands is all that is to be computed, in the step that runs."""
         return True

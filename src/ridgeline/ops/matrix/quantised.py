@@ -80,22 +80,29 @@ class QuantisedMatrix(Matrix):
 
     @property
     def interleaves(self) -> bool:
-        """Whether our kernels are faster once they are."""
-        kernels = library()
+        """As Matrix.interleaves: integers of whole groups of UNITs, the outputs by 16."""
+        kernels, own = library(), self.operands
+        if kernels is None or not kernels.interleaves or own is None or own.codes is None or not self.rounds_units:
+            return False
+        kind, zeros = own.codes.kind, own.codes.zeros_OG
         return (
-            kernels is not None
-            and kernels.interleaves
-            and self.codes.is_cpu
-            and self.codes.is_contiguous()
-            and self.spec.dtype == torch.bfloat16
-            and self.kind == "int4"
+            (kind == "int4" or (kind in ("int8", "w8a8") and not isinstance(zeros, Tensor) and zeros == MIDDLE["int8"]))
             and self.outputs % LANES == 0
-            and self.stored.block[0] == 1
+            and own.codes.outputs == 1
             and self.group > UNIT // 2
-            and (operands := self.operands) is not None
-            and operands.codes is not None
-            and operands.codes.lows_OG is None
+            and own.codes.lows_OG is None
         )
+
+    @property
+    def number_format(self) -> str:
+        """As Matrix.number_format; of codes that are interleaved int8, to which rows are rounded."""
+        return "int8" if self.interleaved else super().number_format
+
+    @property
+    def rounds_units(self) -> bool:
+        """Whether rows may be rounded to int8 on their way into the product, UNIT inputs at a time: those of a model
+        that rounds them to bf16, and those that are rounded anyway."""
+        return self.spec.dtype == torch.bfloat16 or self.rounds_rows
 
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
         """Codes, scales and zeros by name; views of those of a matrix that is not interleaved as if it were."""

@@ -23,7 +23,7 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
     refused."""
     interleaved: set[int] = set()
     for call in calls:
-        coded = [base for matrix in call if (base := _coded(matrix)) is not None and base.interleaves]
+        coded = [base for matrix in call if (base := _coded(matrix)) is not None and _may_move(base)]
         if len(coded) == len(call):
             interleaved.update(id(base.codes) for base in coded)
     sharing = defaultdict[int, list[QuantisedMatrix]](list)  # a tied head is the embedding's codes
@@ -55,6 +55,11 @@ def _coded(matrix: Matrix) -> QuantisedMatrix | None:
     """A matrix of codes, also one that has adapters beside it."""
     own = matrix.base if isinstance(matrix, AdaptedMatrix) else matrix
     return own if isinstance(own, QuantisedMatrix) else None
+
+
+def _may_move(matrix: QuantisedMatrix) -> bool:
+    """Whether it is to be interleaved, and is not yet."""
+    return matrix.interleaves and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
 
 
 def _room(tensor: Tensor) -> int:

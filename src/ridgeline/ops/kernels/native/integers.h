@@ -128,7 +128,7 @@ template <class Stored_> struct IntegerPanel {
         for (int64_t o = 0; o < OUTPUTS; ++o) {
             const int64_t output = first + std::min(o, count - 1), place = half * OUTPUTS + o;
             w[place] = static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride;
-            float scale[LANES], low[LANES];
+            float scale[LANES] = {}, low[LANES];
             widen_scales(*matrix.codes, output, 1, scale, low);
             scales[place] = scale[0];
             zeros[place] = matrix.codes->zeros ? float(matrix.codes->zeros[output / matrix.codes->outputs]) : matrix.codes->zero;

@@ -1,12 +1,15 @@
-// Products with codes of 4 bits whose rows were laid side by side, 16 outputs at a time (ops/matrix/settled.py): a line of
-// the cache has 8 inputs of each, and each lane of a register is an output's.
+// Products with integers of 8 or 4 bits whose rows were laid side by side, 16 outputs at a time (ops/matrix/settled.py), by the
+// instruction that adds four products of bytes to a sum of 32 bits (VNNI).
 //
-// So a lane's sum is an output's, no lanes are added up, and a group's scales are those of a register's lanes: codes are
-// looked up as whole numbers, which bf16 holds exactly, and the sum of a group is multiplied by its scale in fp32. What is added
-// to each number of a group goes in by the sum of its x. No step depends on how many rows there are.
+// Rows are rounded to int8, 32 inputs at a time, each with a scale of its own, as ggml's q8_0 has them (ggml-common.h), or all of a
+// row with one. Each lane of
+// a register is an output's: a line of the cache has some inputs of each, no lanes are added up, and a group's scales are those of
+// a register's lanes. Sums of 32 inputs are whole numbers; they are multiplied by both scales and added up in fp32. No step depends
+// on how many rows there are.
 #pragma once
 
-#include "nibbles.h"
+#include <cstddef>
+
 #include "product.h"
 #include "quantised.h"
 
@@ -14,153 +17,226 @@
 
 namespace {
 
-constexpr int64_t INTERLEAVED = LANES;                    // outputs side by side
-constexpr int64_t LINE_INPUTS = 8, UNIT_LINES = UNIT / LINE_INPUTS;  // of a line; lines of a unit of inputs
-constexpr int NIBBLE_MIDDLE = 8;
-constexpr int INTERLEAVED_ROWS = 8;  // of a tile
+constexpr int64_t INTERLEAVED = LANES;  // outputs side by side
+constexpr int64_t LANE_BYTES = 4;       // of a line, an output's
+constexpr int64_t INTEGER_BLOCK = 1024;  // inputs of a panel that stay in the first cache while rows pass
+constexpr int64_t FEW_TO_FETCH_FOR = 4;  // rows with which memory is the slower part: what is fetched is near
 
 inline bool interleaved(const Matrix& matrix) { return matrix.codes && matrix.codes->interleaved; }
 
-// The k-th and the (k + 4)-th of each eight codes less NIBBLE_MIDDLE, as pairs of bf16.
-inline U pairs_of_codes(U codes, int k) {
-    constexpr auto numbers = [] {
-        std::array<bf16, UNIT> own{};
-        for (int i = 0; i < UNIT; ++i) own[i] = std::bit_cast<uint32_t>(float(i % 16 - NIBBLE_MIDDLE)) >> 16;
-        return own;  // twice: five bits are looked at, of which the fifth is the next code's
-    };
-    static constexpr std::array<bf16, UNIT> NUMBERS = numbers();
-    const __m512i table = _mm512_loadu_si512(NUMBERS.data());
-    return reinterpret_cast<U>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(codes >> 4 * k), table));
+// A line of codes as registers with four inputs of each output, unsigned, to which OFFSET - zero is added; the order in which eight
+// inputs of x are multiplied with them; and of how many rows a tile's sums fill the registers beside them.
+template <class Coded> struct Fours;
+
+template <> struct Fours<Bytes> {
+    static constexpr int COUNT = 1, OFFSET = 128, ROWS = 12;  // their zero is 128
+    static __m256i ordered(__m256i x) { return x; }
+    U at[COUNT];
+    Fours(U line, U) : at{line} {}
+};
+
+template <> struct Fours<HalfBytes> {
+    static constexpr int COUNT = 2, OFFSET = 16, ROWS = 8;  // zeros are up to 16, as GPTQ has them
+    // The low halves of four bytes have the inputs of even places, the high ones those of odd places.
+    static __m256i ordered(__m256i x) {
+        return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
+    }
+    U at[COUNT];
+    Fours(U line, U above) : at{(line & 0x0f0f0f0fu) + above, (line >> 4 & 0x0f0f0f0fu) + above} {}
+};
+
+// What stands behind a row of x for each unit of inputs: its scale, and the sum of its integers times -OFFSET.
+struct UnitOfRow {
+    float scale;
+    int32_t offset;
+};
+
+// The largest magnitude of a unit, as the bits of fp32: those of what is not finite are larger than any other.
+template <class Stored> inline uint32_t size_of_unit(const Stored* x) {
+    auto larger = [](U a, U b) { return a > b ? a : b; };
+    U most = larger(bits(load(x)) & 0x7fffffffu, bits(load(x + LANES)) & 0x7fffffffu);
+    for (int apart = LANES / 2; apart > 0; apart /= 2) {
+        I other;
+        for (int lane = 0; lane < LANES; ++lane) other[lane] = lane ^ apart;
+        most = larger(most, __builtin_shuffle(most, other));
+    }
+    return most[0];
 }
 
-// INTERLEAVED outputs of a matrix, and how rows are packed for them: as pairs in the order of the codes, behind them the sum of
-// each unit of inputs, in fp32.
-struct InterleavedPanel {
-    using Stored = bf16;
-    using Number = bf16;
-    static constexpr bool PACKS = true;
-    static constexpr int64_t bytes(int64_t inputs) { return inputs / 2; }
-    static int64_t stride(int64_t inputs) {
-        const int64_t units = padded(inputs) / UNIT;
-        return spread<Number>(padded(inputs) + padded(2 * units));
-    }
-    static void pack(const bf16* x, int64_t inputs, bf16* to) {
-        ::pack(x, inputs, to);
-        const U ones = U{} + 0x3f803f80u;
-        const __m512i fours = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-        auto* sums = reinterpret_cast<float*>(to + padded(inputs));
-        for (int64_t i = 0; i < inputs; i += UNIT) {
-            const U unit = load_pairs(to + i);
-            sums[i / UNIT] = sum(Pairs::add(F{}, unit, ones));
-            put_unit(reinterpret_cast<U>(_mm512_shuffle_epi8(reinterpret_cast<__m512i>(unit), fours)), to + i);
-        }
-    }
+// A unit of inputs as integers, in the order in which they are multiplied; 127 stands for a number of this size.
+template <class Coded, class Stored> inline UnitOfRow round_unit(const Stored* x, uint32_t size, int8_t* to) {
+    const float scale = std::bit_cast<float>(size) / 127;
+    const float by = scale > 1e-30f ? 1 / scale : 0;  // below that, and of what is no number, x is 0 times the scale
+    auto bytes = [&](F own) { return _mm512_maskz_cvtsepi32_epi8(-1, _mm512_maskz_cvtps_epi32(-1, reinterpret_cast<__m512>(own * by))); };
+    const __m256i own = _mm256_set_m128i(bytes(load(x + LANES)), bytes(load(x)));
+    const __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(own, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    const int32_t sum = int32_t(_mm_extract_epi64(two, 0) + _mm_extract_epi64(two, 1)) - 128 * int32_t(UNIT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), Fours<Coded>::ordered(own));
+    return {scale, -Fours<Coded>::OFFSET * sum};
+}
 
+// INTERLEAVED outputs of a matrix.
+template <class Coded> struct InterleavedCodes {
     const Codes& own;
     const uint8_t *codes, *scales, *zeros;
-    int64_t bytes_ahead;  // from a panel's codes to the next one's
+    int64_t bytes_ahead;  // from these codes to the next ones
 
-    InterleavedPanel(const Matrix& matrix, int64_t output)
+    InterleavedCodes(const Matrix& matrix, int64_t output)
         : own(*matrix.codes), codes(static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride),
           scales(static_cast<const uint8_t*>(own.scales) + output * own.groups * own.scale_bytes()),
           zeros(own.zeros ? own.zeros + output * own.groups : nullptr), bytes_ahead(INTERLEAVED * matrix.weight_stride) {}
 
-    // What a group's numbers are multiplied by, and what is added to code - NIBBLE_MIDDLE times that.
-    TwoRegisters of_group(int64_t g) const {
-        const int64_t first = g * INTERLEAVED, next = own.groups * INTERLEAVED;  // those of the next panel: memory is read in time
-        const uint8_t* at = scales + first * own.scale_bytes();
-        prefetch(at + next * own.scale_bytes());
-        const F scale = scales_at(at, own.scale_type);
-        if (!zeros) return {scale, scale * (NIBBLE_MIDDLE - own.zero)};
-        prefetch(zeros + first + next);
-        return {scale, scale * (float(NIBBLE_MIDDLE) - __builtin_convertvector(reinterpret_cast<I>(widened(zeros + first)), F))};
+    static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }  // of an output
+
+    // What a group's sums are multiplied by. Those of the next outputs are fetched: memory is read in time.
+    F scale(int64_t g) const {
+        const uint8_t* at = scales + g * INTERLEAVED * own.scale_bytes();
+        prefetch(at + own.groups * INTERLEAVED * own.scale_bytes());
+        return scales_at(at, own.scale_type);
+    }
+    // OFFSET - zero of a group in each byte of a lane.
+    U above(int64_t g) const {
+        constexpr uint32_t OFFSET = Fours<Coded>::OFFSET;
+        if (!zeros) return (U{} + (OFFSET - uint32_t(own.zero))) * 0x01010101u;
+        const uint8_t* at = zeros + g * INTERLEAVED;
+        prefetch(at + own.groups * INTERLEAVED);
+        return (OFFSET - widened(at)) * 0x01010101u;
     }
 };
 
-// to[r] = x[r] . W for R rows and the outputs of a panel.
-template <int R> inline void interleaved_tile(const bf16* x, int64_t x_stride, const InterleavedPanel& w, int64_t inputs, F* to) {
-    const int64_t whole = padded(inputs);
-    const uint8_t* codes = w.codes;
-    F total[R] = {};
-    for (int64_t i = 0, g = 0; i < whole; ++g) {
-        const auto [scale, low] = w.of_group(g);
-        F sum[R][2] = {};
-        for (const int64_t end = std::min(i + w.own.group, whole); i < end; i += UNIT) {
-#pragma GCC unroll 4
-            for (int64_t line = 0; line < UNIT_LINES; ++line, codes += 64) {
+// How rows are packed for them: integers, behind them what belongs to each unit. BY_ROW: all units of a row have its scale (W8A8).
+template <class Stored_, class Coded_, bool BY_ROW = false> struct InterleavedPanel {
+    using Stored = Stored_;
+    using Coded = Coded_;
+    using Number = int8_t;
+    static constexpr bool PACKS = true;
+    static int64_t stride(int64_t inputs) {
+        const int64_t whole = padded(inputs) + padded(inputs) / UNIT * sizeof(UnitOfRow);
+        return spread<Number>((whole + 63) / 64 * 64);
+    }
+    static void pack(const Stored* x, int64_t inputs, int8_t* to) {
+        Stored rest[UNIT] = {};
+        const int64_t full = inputs / UNIT * UNIT;
+        std::copy_n(x + full, inputs - full, rest);
+        auto each = [&](auto&& visit) {
+            for (int64_t i = 0; i < inputs; i += UNIT) visit(i < full ? x + i : rest, i);
+        };
+        uint32_t of_row = 0;
+        if (BY_ROW) each([&](const Stored* unit, int64_t) { of_row = std::max(of_row, size_of_unit(unit)); });
+        auto* units = reinterpret_cast<UnitOfRow*>(to + padded(inputs));
+        each([&](const Stored* unit, int64_t i) {
+            *units++ = round_unit<Coded>(unit, BY_ROW ? of_row : size_of_unit(unit), to + i);
+        });
+    }
+};
+
+// to[r] += x[r] . W for R rows, over `count` inputs from `first` on. whole: where a row has what belongs to its units; ahead: how far
+// from the codes to fetch, 0 for nothing.
+template <class Coded, int R>
+inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, const InterleavedCodes<Coded>& w, int64_t first,
+                             int64_t count, int64_t ahead, F* to) {
+    using Own = Fours<Coded>;
+    constexpr int64_t LINES = w.bytes(UNIT) / LANE_BYTES;
+    const uint8_t* codes = w.codes + w.bytes(first) * INTERLEAVED;
+    F total[R];
+    for (int r = 0; r < R; ++r) total[r] = to[r];
+    for (int64_t i = first, g = first / w.own.group; i < first + count; ++g) {
+        const F scale = w.scale(g);
+        const U above = w.above(g);
+        F of_group[R] = {};
+        for (const int64_t end = std::min((g + 1) * w.own.group, first + count); i < end; i += UNIT) {
+            const int8_t* unit = x + whole + i / UNIT * int64_t(sizeof(UnitOfRow));
+            __m512i sum[R];
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                int32_t offset;
+                std::memcpy(&offset, unit + r * x_stride + offsetof(UnitOfRow, offset), sizeof(offset));
+                sum[r] = _mm512_set1_epi32(offset);
+            }
+#pragma GCC unroll 8
+            for (int64_t line = 0; line < LINES; ++line, codes += 64) {
                 U own;
                 std::memcpy(&own, codes, sizeof(own));
-                prefetch(codes + w.bytes_ahead);
-#pragma GCC unroll 4
-                for (int k = 0; k < 4; ++k) {
-                    const U unit = pairs_of_codes(own, k);
-#pragma GCC unroll 8
+                if (ahead) prefetch(codes + ahead);
+                const Own fours(own, above);
+#pragma GCC unroll 2
+                for (int k = 0; k < Own::COUNT; ++k)
+#pragma GCC unroll 12
                     for (int r = 0; r < R; ++r) {
-                        uint32_t pair;
-                        std::memcpy(&pair, x + r * x_stride + i + line * LINE_INPUTS + 2 * k, sizeof(pair));
-                        sum[r][k % 2] = Pairs::add(sum[r][k % 2], U{} + pair, unit);
+                        int32_t four;
+                        std::memcpy(&four, x + r * x_stride + i + (line * Own::COUNT + k) * 4, sizeof(four));
+                        sum[r] = _mm512_dpbusd_epi32(sum[r], reinterpret_cast<__m512i>(fours.at[k]), _mm512_set1_epi32(four));
                     }
-                }
             }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                float of_x;
-                std::memcpy(&of_x, x + r * x_stride + whole + i / UNIT * 2, sizeof(of_x));
-                total[r] += low * of_x;
+                float own;
+                std::memcpy(&own, unit + r * x_stride, sizeof(own));
+                of_group[r] += __builtin_convertvector(reinterpret_cast<I>(sum[r]), F) * own;
             }
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) total[r] += (sum[r][0] + sum[r][1]) * scale;
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) total[r] += of_group[r] * scale;
     }
-#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) to[r] = total[r];
 }
 
-// The outputs of a panel for a block of rows.
-inline void multiply(const TileRows<bf16>& x, int64_t rows, const InterleavedPanel& panel, int64_t inputs, F* to) {
-    const int64_t tiles = (rows + INTERLEAVED_ROWS - 1) / INTERLEAVED_ROWS;
-    for (int64_t turn = 0, r = 0; turn < tiles; ++turn) {
-        const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as even as they go
-        [&]<int... R>(std::integer_sequence<int, R...>) {
-            ((own == R + 1 ? interleaved_tile<R + 1>(x.at + r * x.stride, x.stride, panel, inputs, to + r) : void()), ...);
-        }(std::make_integer_sequence<int, INTERLEAVED_ROWS>());
-        r += own;
+// INTERLEAVED outputs for a block of rows.
+template <class Coded>
+inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedCodes<Coded>& w, int64_t inputs, F* to) {
+    constexpr int ROWS = Fours<Coded>::ROWS;
+    const int64_t whole = padded(inputs), tiles = (rows + ROWS - 1) / ROWS;
+    std::fill_n(to, rows, F{});
+    for (int64_t i = 0; i < whole; i += INTEGER_BLOCK) {
+        const int64_t count = std::min(INTEGER_BLOCK, whole - i);
+        int64_t ahead = rows <= FEW_TO_FETCH_FOR ? PAGE : w.bytes_ahead;
+        for (int64_t turn = 0, r = 0; turn < tiles; ++turn, ahead = 0) {
+            const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as even as they go
+            [&]<int... R>(std::integer_sequence<int, R...>) {
+                ((own == R + 1 ? interleaved_tile<Coded, R + 1>(x.at + r * x.stride, x.stride, whole, w, i, count, ahead, to + r)
+                               : void()),
+                 ...);
+            }(std::make_integer_sequence<int, ROWS>());
+            r += own;
+        }
     }
 }
 
 // How a call is cut into items, as Cut of product.h, whole panels each.
 struct InterleavedCut : Cut {
-    InterleavedCut(const Rows& x, int64_t row_bytes) : Cut(x, sizeof(bf16), row_bytes) {
+    InterleavedCut(const Rows& x, int64_t row_bytes) : Cut(x, 1, row_bytes) {
         outputs = (outputs + INTERLEAVED - 1) / INTERLEAVED * INTERLEAVED;
     }
 };
 
 // A block of rows of x, and the sums of a panel with each, their bias added.
-struct InterleavedBlock {
+template <class Panel> struct InterleavedBlock {
+    using Stored = typename Panel::Stored;
     int64_t first, rows, inputs;
-    PackedRows<InterleavedPanel> packed;
+    PackedRows<Panel> packed;
     F sums[MAX_ROWS];
 
     InterleavedBlock(const Rows& x, const Cut& cut, int64_t block)
         : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
-          packed(static_cast<const bf16*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
+          packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
     const F* run(const Matrix& matrix, int64_t output) {
-        multiply(packed, rows, InterleavedPanel(matrix, output), inputs, sums);
+        multiply(packed, rows, InterleavedCodes<typename Panel::Coded>(matrix, output), inputs, sums);
         if (matrix.bias) {
-            const F bias = load(static_cast<const bf16*>(matrix.bias) + output);
+            const F bias = load(static_cast<const Stored*>(matrix.bias) + output);
             for (int64_t r = 0; r < rows; ++r) sums[r] += bias;
         }
         return sums;
     }
 };
 
-template <class Out> void interleaved_products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
-    const InterleavedCut cut(x, InterleavedPanel::bytes(x.width));
+template <class Panel, class Out> void interleaved_products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
+    const InterleavedCut cut(x, InterleavedCodes<typename Panel::Coded>::bytes(x.width));
     int64_t all = 0;
     for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
-        InterleavedBlock block(x, cut, item / all);
+        InterleavedBlock<Panel> block(x, cut, item / all);
         const Matrix* matrix = matrices;
         int64_t slice = item % all;
         for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
@@ -172,13 +248,15 @@ template <class Out> void interleaved_products(Pool& pool, const Rows& x, int co
     });
 }
 
-inline void interleaved_gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
-    const InterleavedCut cut(x, 2 * InterleavedPanel::bytes(x.width));
+template <class Panel>
+void interleaved_gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
+    using Stored = typename Panel::Stored;
+    const InterleavedCut cut(x, 2 * InterleavedCodes<typename Panel::Coded>::bytes(x.width));
     const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
-        InterleavedBlock block(x, cut, item / all);
+        InterleavedBlock<Panel> block(x, cut, item / all);
         F gates[MAX_ROWS];
-        bf16* y = static_cast<bf16*>(gate.y) + block.first * gate.y_stride;
+        Stored* y = static_cast<Stored*>(gate.y) + block.first * gate.y_stride;
         for (int64_t o = item % all * cut.outputs; o < std::min((item % all + 1) * cut.outputs, gate.outputs); o += INTERLEAVED) {
             std::copy_n(block.run(gate, o), block.rows, gates);
             const F* ups = block.run(up, o);

@@ -32,9 +32,25 @@ template <class Stored, class Call> void with_all_panels(const Matrix& matrix, C
     with_panels<Stored>(matrix, call);
 }
 
+#ifdef BF16_DOTS
+// The same of a matrix whose rows are side by side.
+template <class Call> void with_interleaved_panels(const Rows& x, const Matrix& matrix, Call&& call) {
+    auto of_type = [&]<class Stored>() {
+        if (matrix.codes->code == INT4) return call.template operator()<InterleavedPanel<Stored, HalfBytes>>();
+        if (matrix.codes->code == INT8) return call.template operator()<InterleavedPanel<Stored, Bytes>>();
+        call.template operator()<InterleavedPanel<Stored, Bytes, true>>();
+    };
+    (x.type == FP32 ? of_type.template operator()<float>() : of_type.template operator()<bf16>());
+}
+#endif
+
 void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, DType out) {
 #ifdef BF16_DOTS
-    if (interleaved(*matrices)) return (out == FP32 ? interleaved_products<float> : interleaved_products<bf16>)(pool, x, count, matrices);
+    if (interleaved(*matrices))
+        return with_interleaved_panels(x, *matrices, [&]<class Panel>() {
+            (x.type == FP32 || out == FP32 ? interleaved_products<Panel, float>
+                                           : interleaved_products<Panel, typename Panel::Stored>)(pool, x, count, matrices);
+        });
 #endif
     auto run = [&]<class Panel>() {
         (x.type == FP32 || out == FP32 ? products<Panel, float> : products<Panel, typename Panel::Stored>)(pool, x, count, matrices);
@@ -49,7 +65,8 @@ void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* 
 
 void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
 #ifdef BF16_DOTS
-    if (interleaved(gate)) return interleaved_gated_products(pool, x, gate, up, by);
+    if (interleaved(gate))
+        return with_interleaved_panels(x, gate, [&]<class Panel>() { interleaved_gated_products<Panel>(pool, x, gate, up, by); });
 #endif
     auto run = [&]<class Panel>() { gated_products<Panel>(pool, x, gate, up, by); };
     (x.type == FP32 ? with_all_panels<float>(gate, run) : with_all_panels<bf16>(gate, run));

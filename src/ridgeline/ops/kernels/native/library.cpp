@@ -24,7 +24,7 @@ struct Candidate {
 const bool runs_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 const bool runs_avx512 = runs_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16");
+const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 #endif
 
 // From the best to the plainest, and whether this processor runs them.
