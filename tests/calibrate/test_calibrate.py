@@ -304,8 +304,9 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
     weights = {stored.kind for stored in WEIGHT_FORMATS if stored.code}
     for kind in weights:
         for rows in ("one", "few", "many"):
-            assert len(sizes[f"linear.{rows}.{kind}"]) >= 3
-            assert len(sizes[f"head.{rows}.{kind}"]) >= 3
+            for own in (f"linear.{rows}.{kind}", f"head.{rows}.{kind}"):
+                # In bf16, and where the processor multiplies bytes, codes lie side by side.
+                assert len(sizes.get(f"{own}.interleaved", sizes.get(own, set()))) >= 3, own
     for kept in (kept.code for kept in KV_FORMATS if kept.code):
         for dim in (32, 64, 128):
             assert len(sizes[f"attention.paged.{dim}.{kept}"]) >= 3

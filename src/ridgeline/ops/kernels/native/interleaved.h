@@ -2,10 +2,9 @@
 // instruction that adds four products of bytes to a sum of 32 bits (VNNI).
 //
 // Rows are rounded to int8, 32 inputs at a time, each with a scale of its own, as ggml's q8_0 has them (ggml-common.h), or all of a
-// row with one. Each lane of
-// a register is an output's: a line of the cache has some inputs of each, no lanes are added up, and a group's scales are those of
-// a register's lanes. Sums of 32 inputs are whole numbers; they are multiplied by both scales and added up in fp32. No step depends
-// on how many rows there are.
+// row with one. Each lane of a register is an output's: a line of the cache has some inputs of each, no lanes are added up, and a
+// group's scales are those of a register's lanes. Sums of 32 inputs are whole numbers; they are multiplied by both scales and added
+// up in fp32. No step depends on how many rows there are.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +16,8 @@
 
 namespace {
 
-constexpr int64_t INTERLEAVED = LANES;  // outputs side by side
-constexpr int64_t LANE_BYTES = 4;       // of a line, an output's
+constexpr int64_t INTERLEAVED = LANES;   // outputs side by side
+constexpr int64_t LANE_BYTES = 4;        // of a line, an output's
 constexpr int64_t INTEGER_BLOCK = 1024;  // inputs of a panel that stay in the first cache while rows pass
 constexpr int64_t FEW_TO_FETCH_FOR = 4;  // rows with which memory is the slower part: what is fetched is near
 
