@@ -121,6 +121,8 @@ def _between_ops(host: Host) -> str:
         1e6 * seconds for seconds in (host.step, host.asked, host.op, host.sequence, host.token, host.byte * 2**20)
     )
     each = f"{step:.0f} us a step, {sequence:.0f} a sequence, {token:.2f} a position, {mib:.1f} a MiB moved"
+    if host.prompts:
+        each += f", {1e6 * host.prompts:.0f} for prompts in it"
     return f"{each}; {asked:.0f} more a step that is not recorded, and {op:.1f} an op of it"
 
 

@@ -243,7 +243,9 @@ function hostSeconds(work, cost, calls, device, isRecorded, card) {
   let asked = isRecorded ? 0 : host.asked + host.op * calls;
   if (host.ahead) asked = Math.max(0, asked - card);
   const bytes = Math.min(totalBytes(cost), cached);
-  return host.step + asked + host.sequence * work.sequences + host.token * work.rows.tokens + host.byte * bytes;
+  const verifies = work.rows.tokens === work.rows.logits && !work.rows.encoder;
+  const own = verifies ? host.step : host.step + host.prompts;
+  return own + asked + host.sequence * work.sequences + host.token * work.rows.tokens + host.byte * bytes;
 }
 
 // -- a step ----------------------------------------------------------------------------------------------------------
