@@ -417,7 +417,7 @@ def native_kernel(
         flops[INTEGERS] = flops.get(INTEGERS, 0.0) + products
         name, number_format = f"{name}.interleaved", INTEGERS
         cost = structs.replace(cost, flops=flops)
-    elif not card and rows > FEW_ROWS and first.stored is None and number_format in _LANE_SUMS:
+    elif not card and first.stored is None and number_format in _LANE_SUMS:
         sums = rows * sum(matrix.outputs for matrix in matrices) * -(-first.inputs // _BLOCK)
         cost += Cost({number_format: sums * _LANE_SUMS[number_format]})
     return structs.replace(kernel, name=name, number_format=number_format, cost=cost)
