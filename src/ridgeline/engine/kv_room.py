@@ -19,7 +19,7 @@ from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.cards import COPY_BYTES
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, captured_shape
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.price import Price
@@ -38,8 +38,8 @@ def layout_with_room(
     place: torch.device,
     draft: Draft | None,
 ) -> KVLayout:
-    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
-    where those do not fit, ValueError where the KV memory asked for does not."""
+    """KV memory beside the weights, a step and those that are recorded or captured, before any of it is taken. Raises
+    ModelRefused where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
     # Several inputs of an encoder fill a step, or one that is longer runs alone.
@@ -51,8 +51,9 @@ def layout_with_room(
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if place.type != "cpu":
-        most = CAPTURED_BATCHES[-1]
-        rows = max(most, min(model.captured_rows, limits.tokens))
+        most, largest = CAPTURED_BATCHES[-1], model.captured_rows
+        prompts = captured_shape(min(limits.tokens, largest), 0, 0, largest, verifies=False)
+        rows = most if prompts is None else max(most, prompts.rows)  # its bucket may have more than a step
         taken["captured steps"] = activation_peak(price, rows, most, 0) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
         taken["keys and values out of their pages"] = COPY_BYTES
