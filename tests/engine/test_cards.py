@@ -25,6 +25,7 @@ from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
@@ -213,14 +214,19 @@ def test_the_bucket_of_a_step() -> None:
 
 @pytest.mark.parametrize(("tokens", "rows"), [(16, 256), (1000, 1024), (2048, 2048), (5000, 2048)])
 def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of 1,000 rows runs as one of 1,024; decode steps have 256, each with logits."""
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr("ridgeline.engine.kv_room.activation_peak", lambda _, *own: asked.append(own[:2]) or 0.0)
+    """A step of 1,000 rows runs as one of 1,024; decode steps have 256, each with logits; a draft model has so too."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr("ridgeline.roofline.activations.activation_peak", lambda _, *own: asked.append(own) or 0.0)
     model = random_ours(CONFIGS["llama"])
     assert model.captured_rows == 2048
     settings = EngineSettings(limits=Limits(tokens=tokens), memory=1e10, kv_bytes=1e6)
-    layout_with_room(open_source("tales"), model, Price(model), settings, 64, [], torch.device("cuda"), None)
-    assert asked[1:] == [(rows, 256)]
+    source, card = open_source("tales"), torch.device("cuda")
+    draft = Draft(source, model)
+    layout_with_room(source, model, Price(model), settings, 64, [], card, draft)
+    assert asked == [(rows, 256)] * 2
+    there, here = draft.taken(settings.limits, card), draft.taken(settings.limits, torch.device("cpu"))
+    assert there.keys() - here.keys() == {"captured steps of the draft model"}
+    assert here.keys() - there.keys() == {"recorded steps of the draft model"}
 
 
 @needs_triton

@@ -19,9 +19,8 @@ from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.cards import COPY_BYTES
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, captured_shape
 from ridgeline.ops.kv import KVLayout
-from ridgeline.roofline.activations import activation_peak
+from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
 
 if TYPE_CHECKING:
@@ -51,10 +50,7 @@ def layout_with_room(
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if place.type != "cpu":
-        most, largest = CAPTURED_BATCHES[-1], model.captured_rows
-        prompts = captured_shape(min(limits.tokens, largest), 0, 0, largest, verifies=False)
-        rows = most if prompts is None else max(most, prompts.rows)  # its bucket may have more than a step
-        taken["captured steps"] = activation_peak(price, rows, most, 0) if model.captures else 0.0
+        taken["captured steps"] = captured_peak(price, model.captured_rows, limits.tokens) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
         taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:
@@ -65,7 +61,7 @@ def layout_with_room(
     # Ranks have a part each and take the same; a draft model is whole, in the first.
     taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
     if draft is not None:
-        taken |= draft.taken(limits)
+        taken |= draft.taken(limits, place)
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
         available = card_memory(place, settings.memory_share)
