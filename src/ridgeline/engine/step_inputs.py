@@ -68,15 +68,17 @@ class StepInputs(OnPages):
         self.ids_T, self.positions_T, *self._slots = of_rows.unbind()
         self.rows_R = logits[0]
         lengths_O, rows_O, *offsets_O = of_ones.unbind()
-        said_C = of_several[:_OF_SEVERAL].unbind()
+        length_C, row_C, count_C, before_C, begin_C, *offsets_C = of_several.unbind()
         self._seen = [
             Seen(
                 tables.pages,
                 One(offset_O, lengths_O, rows_O) if bucket.ones else None,
-                Several(offset_C, *said_C, bucket.rows, bucket.rows, bucket.copied) if several else None,
+                Several(
+                    offset_C, length_C, row_C, count_C, before_C, begin_C, bucket.rows, bucket.rows, bucket.copied
+                ) if several else None,
             )
-            for offset_O, offset_C in zip(offsets_O, of_several[_OF_SEVERAL:].unbind(), strict=True)
-        ]
+            for offset_O, offset_C in zip(offsets_O, offsets_C, strict=True)
+        ]  # fmt: skip
 
     def _parts(self, numbers: _Numbers) -> list[_Numbers]:
         """What is said of rows, of sequences with one, of those with several, and of logits."""

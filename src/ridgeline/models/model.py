@@ -148,7 +148,7 @@ class Model(Network):
         return self.has_head and not self.encodes and not asks and all(op.read_on_card for op in attends)
 
     @property
-    def captured_rows(self) -> int:
+    def captured_rows(self) -> int:  # type: ignore[override]
         """The most rows of a step with prompts that is captured: a large card multiplies those of more for longer than
         Python takes to ask for their ops, which are asked for one by one then; 0 where nothing is captured."""
         if not self.captures:
