@@ -288,6 +288,9 @@ def main() -> None:
     if not 0 < args.repeats <= PAIR * args.rounds:
         parser.error(f"--repeats is {args.repeats}; {args.rounds} rounds have {PAIR * args.rounds} runs")
     chosen = [s for s in subjects(stories) if not args.only or s.name.startswith(tuple(args.only))]
+    if not chosen:
+        names = ", ".join(s.name for s in subjects(stories))
+        parser.error(f"--only {' '.join(args.only)} is the beginning of no model's name: {names}")
     rows = measure(chosen, args.repeats, args.rounds, args.threads)
     errors = [abs(row.error) for row in rows]
     print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}", file=sys.stderr)

@@ -14,18 +14,23 @@ from torch import Tensor
 
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
+from ridgeline.checkpoint import open_source
 from ridgeline.engine import placement
 from ridgeline.engine.bare import warm_up
 from ridgeline.engine.capturing import Capture, CapturingRunner, _copied
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.kv_room import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels.recording import captured_shape
+from ridgeline.roofline.price import Price
 from support.cards import HAS_CARD, TOLERANCE, cards_compute, close, needs_card, needs_triton, placed
 from support.checkpoints import random_ours
 from support.drafters import ReplayDrafter
@@ -207,6 +212,23 @@ def test_the_bucket_of_a_step() -> None:
     assert captured_shape(257, 257, 257, 2048, verifies=True) is None
 
 
+@pytest.mark.parametrize(("tokens", "rows"), [(16, 256), (1000, 1024), (2048, 2048), (5000, 2048)])
+def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 1,000 rows runs as one of 1,024; decode steps have 256, each with logits; a draft model has so too."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr("ridgeline.roofline.activations.activation_peak", lambda _, *own: asked.append(own) or 0.0)
+    model = random_ours(CONFIGS["llama"])
+    assert model.captured_rows == 2048
+    settings = EngineSettings(limits=Limits(tokens=tokens), memory=1e10, kv_bytes=1e6)
+    source, card = open_source("tales"), torch.device("cuda")
+    draft = Draft(source, model)
+    layout_with_room(source, model, Price(model), settings, 64, [], card, draft)
+    assert asked == [(rows, 256)] * 2
+    there, here = draft.taken(settings.limits, card), draft.taken(settings.limits, torch.device("cpu"))
+    assert there.keys() - here.keys() == {"captured steps of the draft model"}
+    assert here.keys() - there.keys() == {"recorded steps of the draft model"}
+
+
 @needs_triton
 def test_which_prompts_read_a_copy() -> None:
     """Long ones, for whose keys there is room: as many as of the step, and again as many that came before."""
@@ -280,7 +302,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
 
 @needs_triton
 def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer seats than requests, which are taken from those that do not decode: the same tokens as alone."""
+    """With fewer seats than requests, which are taken from those that do not run: the same tokens as alone."""
     monkeypatch.setattr("ridgeline.engine.seated_tables._FIRST_SEATS", 1)
     model = placed(small_model(MIXED, 38))
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)

@@ -344,6 +344,40 @@ def test_a_lost_engine_is_found_again(folders: dict[str, str], tmp_path: Path) -
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("name", ["ridgeline kv reader", "ridgeline kv writer", "ridgeline kv to"])
+def test_a_connection_without_a_thread_is_ended(
+    folders: dict[str, str], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system refuses one, at either end: the next try has it, and nothing is said on stderr."""
+    wanted, refused, unseen = alone(folders["full"], SETTINGS, ASKED[:2]), list[str](), list[object]()
+    start = threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if thread.name.startswith(name) and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    monkeypatch.setattr(threading, "excepthook", unseen.append)
+    monkeypatch.setattr("ridgeline.engine.transfer.peer._PAUSES", (0.01,))
+
+    async def run() -> None:
+        address = f"unix:{tmp_path}/kv"
+        async with (
+            engine_of(folders["full"], SETTINGS, KVTransfer(listen=address)),
+            engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,))) as answers,
+        ):
+            while not answers.llm.peers[address].up:
+                await asyncio.sleep(0.01)
+            assert await answers.all(ASKED[:2]) == wanted
+            assert answers.came
+
+    asyncio.run(run())
+    assert len(refused) == 1
+    assert not unseen
+
+
 def test_pages_that_nobody_waits_for_are_not_sent() -> None:
     """The other end reads nothing until the second ones are withdrawn, so that the first ones fill the connection."""
     near, far = socket.socketpair()

@@ -268,6 +268,7 @@ def test_what_is_laid_side_by_side() -> None:
         assert kernel_of(stored) == (f"linear.few.{stored.kind}{found[0]}", found[1])
     w8a8 = replace(int8, block=(1, None), activations="int8")
     assert kernel_of(w8a8, torch.float32)[0] == f"linear.few.w8a8{side[0]}"
+    assert not matrix_of(MatrixSpec(64, 48, torch.float16), w8a8).interleaves  # torch computes in fp16, over rows
     assert kernel_of(WeightFormat("fp8", 8, (1, None), 32, code="fp8"))[0] == "linear.few.fp8"
     assert kernel_of(int4, outputs=40) == ("linear.few.int4", "bf16")
     assert kernel_of(int4, torch.float32) == ("linear.few.int4", "fp32")

@@ -81,6 +81,21 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
     assert gathered
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_prompts_of_many_sequences_find_their_tiles(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a program compares its tile with at a time, of lengths that fill tiles and that do not."""
+    from ridgeline.ops.kernels.triton.attend import AT_ONCE
+
+    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
+    if copied:
+        monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
+    case = Case(heads=(1, 3), dim=64, width=64, dtype=torch.bfloat16)
+    cuts = [[2 + 5 * n % 13] for n in range(AT_ONCE.value + 6)]
+    sequences = [sequence(case, length, n) for n, (length,) in enumerate(cuts)]
+    for found, of in zip(steps(Cards(), case, sequences, cuts), sequences, strict=True):
+        assert close(found, by_torch(case, of), 1.6e-2 if HAS_CARD else 3e-2)
+
+
 def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
     from ridgeline.ops.kernels.triton import Several

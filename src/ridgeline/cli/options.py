@@ -234,7 +234,7 @@ _KV_MEMORY = (
     "--memory-share leaves."
 )
 _RUN_DEVICE = "Where it runs: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
-_EAGER = "Ask for every op of a decode step: nothing is recorded, or captured as a CUDA graph."
+_EAGER = "Ask for every op of a step: nothing is recorded, or captured as a CUDA graph."
 
 KVMemory = Annotated[str | None, _engine(_KV_MEMORY)]
 MemoryShare = Annotated[float | None, _engine(_SHARE)]

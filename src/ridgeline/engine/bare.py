@@ -70,8 +70,8 @@ MakeExecutor = Callable[[Model, KVLayout], Executor]
 
 
 def runner_of(model: Model, layout: KVLayout) -> Runner:
-    """What runs the plans of a model where it is: decode steps are made again where they can be, as recorded calls of
-    our kernels on the processor, as CUDA graphs on a card."""
+    """What runs the plans of a model where it is. Steps are made again where they can be: decode steps as recorded
+    calls of our kernels on the processor, those and steps with prompts as CUDA graphs on a card."""
     on_card = next(model.parameters()).device.type == "cuda"
     return CapturingRunner(model, layout) if on_card else DecodingRunner(model, layout)
 

@@ -19,9 +19,8 @@ from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.cards import COPY_BYTES
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES
 from ridgeline.ops.kv import KVLayout
-from ridgeline.roofline.activations import activation_peak
+from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
 
 if TYPE_CHECKING:
@@ -38,8 +37,8 @@ def layout_with_room(
     place: torch.device,
     draft: Draft | None,
 ) -> KVLayout:
-    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
-    where those do not fit, ValueError where the KV memory asked for does not."""
+    """KV memory beside the weights, a step and those that are recorded or captured, before any of it is taken. Raises
+    ModelRefused where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
     # Several inputs of an encoder fill a step, or one that is longer runs alone.
@@ -51,9 +50,7 @@ def layout_with_room(
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if place.type != "cpu":
-        most = CAPTURED_BATCHES[-1]
-        rows = max(most, min(model.captured_rows, limits.tokens))
-        taken["captured steps"] = activation_peak(price, rows, most, 0) if model.captures else 0.0
+        taken["captured steps"] = captured_peak(price, model.captured_rows, limits.tokens) if model.captures else 0.0
         taken["CUDA's libraries"] = LIBRARIES_BYTES
         taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:
@@ -64,7 +61,7 @@ def layout_with_room(
     # Ranks have a part each and take the same; a draft model is whole, in the first.
     taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
     if draft is not None:
-        taken |= draft.taken(limits)
+        taken |= draft.taken(limits, place)
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
         available = card_memory(place, settings.memory_share)

@@ -70,7 +70,7 @@ class SeatedTables:
     def _make_room(self, items: Sequence[PlanItem]) -> None:
         wanted = {item.request for item in items}
         missing = len(wanted - self._seats.keys())
-        if missing > len(self._free):  # those that do not decode now are told again when they do
+        if missing > len(self._free):  # those that do not run now are told again when they do
             self.forget([request for request in self._seats if request not in wanted])
         if missing > len(self._free):
             self.grow(2 * max(self.seats, len(wanted)))

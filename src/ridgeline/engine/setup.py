@@ -61,7 +61,7 @@ class EngineSettings:
     leave them as they are stored. kv: the format that keys and values are kept in, int8 or fp8; None for the one that
     the model's config says. device: where it runs: cpu, cuda, cuda:N, or auto for a card where there is one. Of a card
     memory_share is that of all its memory, 0.9 where neither it nor kv_bytes is stated. eager: ask for every op of a
-    decode step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
+    step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
     draft model keeps its keys and values in the same memory. ranks: processes of this machine that share the model,
     each with a part of every matrix; memory and kv_bytes are for all of them.
     """

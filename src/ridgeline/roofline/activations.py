@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, captured_shape
 from ridgeline.ops.work import LOGITS, Segment, Work
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.priced import PricedOp
@@ -38,6 +39,14 @@ class ActivationPeak:
 def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, encoded: int = 0) -> float:
     """The same of one step."""
     return ActivationPeak(price, tokens, encoded).of(logit_rows)
+
+
+def captured_peak(price: Price, largest: int, tokens: int) -> float:
+    """The same of the largest step that a card captures, which runs as many rows as its bucket has. largest: rows of
+    one with prompts (`Model.captured_rows`). tokens: that a step may have."""
+    most = CAPTURED_BATCHES[-1]
+    prompts = captured_shape(min(tokens, largest), 0, 0, largest, verifies=False)
+    return activation_peak(price, most if prompts is None else max(most, prompts.rows), most)
 
 
 def _widest(ops: Iterable[PricedOp], work: Work) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from ridgeline.models.building import build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
-from ridgeline.roofline.activations import activation_peak
+from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
 from ridgeline.text import Tokenizer
 
@@ -48,13 +48,15 @@ class Draft:
     model: Model
     layout: KVLayout | None = None
 
-    def taken(self, limits: Limits) -> Mapping[str, float]:
-        """Bytes that it takes beside its keys and values, by what for."""
-        found = {"weights of the draft model": float(weight_bytes(self.model))}
-        peak = activation_peak(Price(self.model), limits.tokens, limits.requests, 0)
-        found["activations of the draft model"] = peak
-        if library() is not None:
-            found["recorded steps of the draft model"] = float(self.model.recorded_bytes())
+    def taken(self, limits: Limits, place: torch.device) -> Mapping[str, float]:
+        """Bytes that it takes beside its keys and values, by what for. place: where it runs."""
+        model, price = self.model, Price(self.model)
+        found = {"weights of the draft model": float(weight_bytes(model))}
+        found["activations of the draft model"] = activation_peak(price, limits.tokens, limits.requests, 0)
+        if place.type == "cpu":
+            found["recorded steps of the draft model"] = float(model.recorded_bytes()) if library() is not None else 0.0
+        elif model.captures:
+            found["captured steps of the draft model"] = captured_peak(price, model.captured_rows, limits.tokens)
         return found
 
     def left(self, model: Model, nbytes: float, page_size: int) -> float:

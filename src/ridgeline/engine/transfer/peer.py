@@ -158,10 +158,10 @@ class Peer:
             if not isinstance(answer, Welcome):
                 raise OSError("it does not answer what it is asked")
             curve = _measured(wire)
+            self._outbox = Outbox(wire, self._threads, f"to {self.address}")
         except BaseException:
             connection.close()
             raise
-        self._outbox = Outbox(wire, self._threads, f"to {self.address}")
         self._heard(self, Up(curve))
         self.tried.set()
         return wire

@@ -163,7 +163,7 @@ class Producer:
             self.clients.add(client)
             try:
                 self.threads.start(client.run, "reader")
-            except RuntimeError:  # there are too many threads
+            except OSError:  # there are too many threads
                 self.clients.discard(client)
                 client.close()
 

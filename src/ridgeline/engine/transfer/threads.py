@@ -20,11 +20,14 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, run: Callable[[], None], name: str) -> None:
-        """Run something in a thread of its own. From any thread."""
+        """Run something in a thread of its own. From any thread. Raises OSError where there are too many."""
         thread = threading.Thread(target=run, name=f"ridgeline kv {name}", daemon=True)
         with self._lock:
             self._threads = [each for each in self._threads if each.is_alive()]
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(f"no thread for a connection: {error}") from None
             self._threads.append(thread)
 
     def join(self) -> None:

@@ -40,7 +40,7 @@ _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
 
 
 class CapturedShape(NamedTuple):
-    """As what a step runs that is captured: rows, and rows of logits."""
+    """What a captured step runs as: so many rows, and rows of logits."""
 
     rows: int
     logits: int

@@ -80,8 +80,8 @@ class QuantisedMatrix(Matrix):
 
     @property
     def interleaves(self) -> bool:
-        """As Matrix.interleaves: integers of whole groups of UNITs, the outputs by 16."""
-        kernels, own = library(), self.operands
+        """As Matrix.interleaves: integers of whole groups of UNITs, the outputs by 16, of a model that they compute."""
+        kernels, own = library() if self.spec.dtype in DTYPES else None, self.operands
         if kernels is None or not kernels.interleaves or own is None or own.codes is None or not self.rounds_units:
             return False
         kind, zeros = own.codes.kind, own.codes.zeros_OG
