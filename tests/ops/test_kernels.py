@@ -185,9 +185,12 @@ def work(kernels: Library) -> Tensor:
     return kernels.products(X_TI, [Operands(WEIGHT_OI, None)])[0]
 
 
-def in_child(call: Callable[[], bool], room: int = 512 << 20) -> int:
+def in_child(call: Callable[[], bool], room: int = 512 << 20, pieces: int = 0) -> int:
     """How a child of a fork ends that may take so many bytes more: with 0 where the call says yes; below 0 where a
-    signal ended it, the alarm of one that hangs say."""
+    signal ended it, the alarm of one that hangs say. pieces: bytes of which malloc is to have none left, together: what
+    earlier tests freed may lie in its hands."""
+    malloc = ctypes.CDLL(None).malloc
+    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
     child = os.fork()
     if child == 0:
         try:
@@ -195,6 +198,8 @@ def in_child(call: Callable[[], bool], room: int = 512 << 20) -> int:
             taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (taken + room, hard))
+            while pieces and malloc(pieces):
+                pass
             os._exit(0 if call() else 1)
         finally:
             os._exit(2)
@@ -242,19 +247,14 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
     kernels.threads(threads)
     expected, wide = work(kernels), torch.ones(1, 12_000_003)
     x_TI, weight = wide.expand(97, -1), wide.expand(97, -1)
-    malloc = ctypes.CDLL(None).malloc
-    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 
     def call() -> bool:
-        # What earlier tests freed may lie together in malloc's hands, and the packed rows would fit there.
-        while malloc(48 << 20):
-            pass
         work(kernels)
         with pytest.raises(MemoryError, match="a kernel works in"):
             kernels.products(x_TI, [Operands(weight, None)])
         return torch.equal(work(kernels), expected)
 
-    assert in_child(call, room=20 << 20) == 0
+    assert in_child(call, room=20 << 20, pieces=48 << 20) == 0
 
 
 def test_attention_over_no_keys(kernels: Library) -> None:

@@ -184,7 +184,7 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
             own.run(x_TD, weights_TK, picked_TK, None)
         return torch.equal(own.run(*few), expected)
 
-    assert in_child(call, room=20 << 20) == 0
+    assert in_child(call, room=20 << 20, pieces=48 << 20) == 0
 
 
 # -- routers ----------------------------------------------------------------------------------------------------------

@@ -231,8 +231,7 @@ function copyingSeconds(kernel, cost, device) {
   const copies = device.copies;
   if (!copies || !kernel.name.startsWith("attention.prefill")) return 0;
   const bytes = copies.queries * cost.activations + 2 * copies.keys * cost.written;
-  const own = efficiencyOf(device, ELEMENTWISE);
-  return kernelSeconds(own, copies.launches, 0, bytes / bandwidthOf(device, bytes), false);
+  return kernelSeconds(efficiencyOf(device, ELEMENTWISE), copies.launches, 0, bytes / bandwidthOf(device, bytes), false);
 }
 
 // card: seconds of the ops, which hide what the host takes to ask for them where they run meanwhile.
@@ -242,10 +241,9 @@ function hostSeconds(work, cost, calls, device, isRecorded, card) {
   const cached = device.caches.reduce((most, cache) => Math.max(most, cache.nbytes), 0);
   let asked = isRecorded ? 0 : host.asked + host.op * calls;
   if (host.ahead) asked = Math.max(0, asked - card);
-  const bytes = Math.min(totalBytes(cost), cached);
-  const verifies = work.rows.tokens === work.rows.logits && !work.rows.encoder;
-  const own = verifies ? host.step : host.step + host.prompts;
-  return own + asked + host.sequence * work.sequences + host.token * work.rows.tokens + host.byte * bytes;
+  const prompts = work.rows.tokens === work.rows.logits && !work.rows.encoder ? 0 : host.prompts;
+  const each = host.sequence * work.sequences + host.token * work.rows.tokens;
+  return host.step + prompts + asked + each + host.byte * Math.min(totalBytes(cost), cached);
 }
 
 // -- a step ----------------------------------------------------------------------------------------------------------
