@@ -27,6 +27,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
+from ridgeline.engine.step_inputs import Bucket
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels.recording import captured_shape
@@ -73,10 +74,9 @@ class Keeping(CapturingRunner):
         self.seen.append(logits.clone())
         return logits
 
-    def capture(self, plan: StepPlan) -> Capture | None:
-        found = super().capture(plan)
-        self.replayed += found is not None
-        return found
+    def capture_of(self, plan: StepPlan, bucket: Bucket) -> Capture:
+        self.replayed += 1
+        return super().capture_of(plan, bucket)
 
     def captured(self, step: Callable[[], Tensor]) -> Capture:
         if HAS_CARD:

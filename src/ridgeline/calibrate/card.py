@@ -11,7 +11,7 @@ import torch
 from ridgeline.calibrate.assembled import assembled
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card_timer import CardTimer
-from ridgeline.calibrate.fit import Fitted, fit_all
+from ridgeline.calibrate.fit import Fitted, fit_all, least_squares
 from ridgeline.calibrate.observe import KernelTime, kernel_times, observations
 from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
@@ -181,11 +181,11 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
     beside_card = [_counts(s) for s in others]
     features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
     left = np.array([s.whole - s.card for s in others])
-    *beside, saved = (float(c) for c in _least(features / whole[:, None], left / whole))
+    *beside, saved = (float(c) for c in least_squares(features / whole[:, None], left / whole))
     if saved > 1:  # no launch takes less than nothing
         saved = 1.0
         rest = left - features[:, -1]
-        beside = [float(c) for c in _least(features[:, :-1] / whole[:, None], rest / whole)]
+        beside = [float(c) for c in least_squares(features[:, :-1] / whole[:, None], rest / whole)]
     step, sequence, token, prompts = beside
 
     def beside_of(s: HostStep) -> float:
@@ -195,7 +195,7 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
     if asks:
         taken = np.array([s.whole for s in asks])
         of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
-        asked, op = (float(c) for c in _least(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
+        asked, op = (float(c) for c in least_squares(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
     host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
 
     def on_card(s: HostStep) -> float:
@@ -208,17 +208,3 @@ def _counts(step: HostStep) -> list[float]:
     """Of what the host takes something for: the step, its sequences, further positions, prompts in it."""
     work = step.work
     return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.verifies else 1.0]
-
-
-def _least(features: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Constants that are not below 0 and leave the least squares: of so few every choice of zeros is tried."""
-    count = features.shape[1]
-    best, found = float("inf"), np.zeros(count)
-    for mask in range(1, 1 << count):
-        chosen = [i for i in range(count) if mask >> i & 1]
-        solution = np.linalg.lstsq(features[:, chosen], target, rcond=None)[0]
-        squares = float(np.square(features[:, chosen] @ solution - target).sum())
-        if (solution >= 0).all() and squares < best:
-            best, found = squares, np.zeros(count)
-            found[chosen] = solution
-    return found

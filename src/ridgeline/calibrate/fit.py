@@ -14,6 +14,7 @@ costs less.
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +141,20 @@ def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted
         if name not in found:
             found[name] = fit(group)
     return found
+
+
+def least_squares(features: Floats, target: Floats) -> Floats:
+    """Constants, none below 0, that leave the least squares: of so few every choice of zeros can be tried."""
+    count = features.shape[1]
+    best, constants = float("inf"), np.zeros(count)
+    for size in range(1, count + 1):
+        for chosen in combinations(range(count), size):
+            solution = np.linalg.lstsq(features[:, chosen], target, rcond=None)[0]
+            squares = float(np.square(features[:, chosen] @ solution - target).sum())
+            if (solution >= 0).all() and squares < best:
+                best, constants = squares, np.zeros(count)
+                constants[list(chosen)] = solution
+    return constants
 
 
 def class_name(kernel: str, number_format: str) -> str:

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 
 import numpy as np
 
+from ridgeline.calibrate.fit import least_squares
 from ridgeline.calibrate.probe import Pace, Probe
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
@@ -104,17 +104,9 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
         [[1, 0 if o.recorded else o.ops, o.work.sequences, o.work.tokens, o.nbytes, not o.recorded] for o in between],
         dtype=float,
     )
-    count = features.shape[1]
     whole = np.array([o.whole for o in between])
     scaled, target = features / whole[:, None], np.array([o.seconds for o in between]) / whole
-    best, constants = float("inf"), np.zeros(count)
-    for size in range(1, count + 1):
-        for chosen in combinations(range(count), size):  # of so few constants every choice of zeros can be tried
-            solution = np.linalg.lstsq(scaled[:, chosen], target, rcond=None)[0]
-            squares = float(np.square(scaled[:, chosen] @ solution - target).sum())
-            if (solution >= 0).all() and squares < best:
-                best, constants = squares, np.zeros(count)
-                constants[list(chosen)] = solution
+    constants = least_squares(scaled, target)
     errors = np.abs(scaled @ constants - target)
     step, op, sequence, token, byte, asked = (float(c) for c in constants)
     return Host(step, op, sequence, token, byte, asked=asked), float(np.median(errors))

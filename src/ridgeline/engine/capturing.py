@@ -19,11 +19,12 @@ from torch import Tensor
 from ridgeline.engine.decoding import Hooks, verifies
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.seated_tables import SeatedTables
-from ridgeline.engine.step_inputs import Bucket, StepInputs, rooms_of
+from ridgeline.engine.step_inputs import Bucket, StepInputs
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels.recording import captured_shape
 from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.paged_card import rooms_of
 
 
 class Capture:
@@ -64,20 +65,22 @@ class CapturingRunner(Runner):
     def step_logits(self, plan: StepPlan) -> Tensor:
         """As Runner.step_logits."""
         bucket = self._bucket_of(plan)
-        if bucket is None or (bucket.several and bucket not in self._met):
-            if bucket is not None:
-                self._met.add(bucket)
+        if bucket is None:
             return self.forward(plan)
-        capture = self.capture(plan)
-        assert capture is not None, "what has a bucket is captured"
-        return capture.again()[: plan.logit_rows]
+        if bucket.several and bucket not in self._met:
+            self._met.add(bucket)
+            return self.forward(plan)
+        return self.capture_of(plan, bucket).again()[: plan.logit_rows]
 
     @torch.inference_mode()
     def capture(self, plan: StepPlan) -> Capture | None:
         """What `step_logits` makes again for such a plan, ready for this one; None where it is not captured."""
         bucket = self._bucket_of(plan)
-        if bucket is None or self._tables is None:
-            return None
+        return None if bucket is None else self.capture_of(plan, bucket)
+
+    def capture_of(self, plan: StepPlan, bucket: Bucket) -> Capture:
+        """The one of a plan's bucket, ready for it."""
+        assert self._tables is not None, "steps that have a bucket have tables on the card"
         self._met.add(bucket)
         if self.model.adapters is not None:
             self.model.adapters.choose((), (), torch.device("cpu"))

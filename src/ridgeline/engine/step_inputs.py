@@ -21,7 +21,7 @@ from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.seated_tables import SeatedTables
 from ridgeline.engine.step_plan import PlanItem
 from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.paged_card import CardPages, OnPages
+from ridgeline.ops.paged_card import CardPages, OnPages, rooms_of
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.staging import Told
 
@@ -155,10 +155,3 @@ class StepInputs(OnPages):
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
         """As attend_latent."""
         raise AssertionError("steps over states are not captured")
-
-
-def rooms_of(lengths_C: Ints) -> Ints:
-    """Rows that sequences of these lengths have in a copy of their keys and values."""
-    from ridgeline.ops.kernels.triton import ROOM
-
-    return -(-lengths_C // ROOM) * ROOM

@@ -116,7 +116,6 @@ KV_FORMATS = (KVFormat("fp8", 8, code="fp8"), KVFormat("int8", 8, 16, code="int8
 
 
 @cache  # a price asks this for every op
-@cache
 def format_of(dtype: "torch.dtype") -> Format:
     """The format of a torch dtype. Raises ValueError for one that no op computes in."""
     for known in FORMATS:

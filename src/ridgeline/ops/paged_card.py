@@ -7,9 +7,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.ops.attention import Attention, Keeping
@@ -26,6 +27,8 @@ from ridgeline.ops.staging import staged
 
 if TYPE_CHECKING:
     from ridgeline.ops.kernels.triton import PagedAttention, Seen
+
+_Int = TypeVar("_Int", bound=np.integer)
 
 
 class CardPages:
@@ -130,15 +133,15 @@ class CardKV(OnPages):
 def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
     transfer."""
-    from ridgeline.ops.kernels.triton import ROOM, One, Seen, Several
+    from ridgeline.ops.kernels.triton import One, Seen, Several
 
     tables, counts = batch.tables[group], batch.tokens.counts
     lengths = batch.lengths if spec.grows else batch.encoded
     begins = accumulate(map(len, tables.pages), initial=0)
     # Kernels look up the page of a position, counted from the sequence's first.
     offsets = [begin - first // page_size for begin, first in zip(begins, tables.first, strict=False)]
-    rooms = [-(-length // ROOM) * ROOM if count > 1 else 0 for length, count in zip(lengths, counts, strict=True)]
-    *first_rows, in_all = accumulate(rooms, initial=0)
+    rooms = np.where(np.array(counts) > 1, rooms_of(np.array(lengths)), 0)
+    *first_rows, in_all = accumulate(rooms.tolist(), initial=0)
     rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
     # One query first, then several, then none, whose keys are in no copy.
     rows[4, rows[3] == 0] = in_all
@@ -157,3 +160,10 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
         if queries
         else None,
     )
+
+
+def rooms_of(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
+    """Rows that sequences of these lengths have in a copy of their keys and values."""
+    from ridgeline.ops.kernels.triton import ROOM
+
+    return -(-lengths_C // ROOM) * ROOM
