@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import torch
 from ridgeline import __version__
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
-from ridgeline.calibrate.probe import Pace, Probe
+from ridgeline.calibrate.probe import Probe
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
@@ -34,6 +34,7 @@ from ridgeline.host import threads_for
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds
 
@@ -43,19 +44,21 @@ TARGET = 0.10
 REPEATS, ROUNDS = 15, 15
 METHOD = """\
 Every figure is the median of {repeats} runs through the engine, scheduler and sampler included. A probe before and
-after each two says how many times slower than during calibration the machine was (pace); what a run took is divided by
+after each two says how many times slower than undisturbed the machine was (pace); what a run took is divided by
 it, `raw` is as it was. Other work on the machine's cores can halve its speed from second to second, which a probe tells
 only roughly. So the rows take turns, {rounds} times, that each has met the machine as it was in all those minutes; and
-the {repeats} of {runs} runs nearest to the calibration's pace are taken, by their probes alone; `off` is the farthest
+the {repeats} of {runs} runs nearest to the undisturbed pace are taken, by their probes alone; `off` is the farthest
 of them. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
 expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's seven,
 which its engine records where it can: the first of them makes the recording.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But five of its choices were made
+No constant is fitted to these rows: the trials of the calibration have other shapes. But nine of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
 measured without the watch on its ops, that it grows with the bytes that a step moves, that a recorded step is timed
-after the Python of a step, which leaves the caches as it finds them in an engine, and that products of many rows are
-priced with the instructions that add up the lanes of their sums."""
+after the Python of a step, which leaves the caches as it finds them in an engine, that products of many rows are
+priced with the instructions that add up the lanes of their sums, that steps with prompts are timed after decode steps
+and have a constant of their own, that products of two or three rows have a class of their own, that a query of our
+attention counts as 48 keys more, and that what counts of everything is its lower quartile."""
 PAIR = 2  # runs between two probes
 TOKENS = 8  # decode steps of a run, one less
 UNCHANGED = Pace(1.0, 1.0, 1.0)
@@ -73,21 +76,21 @@ class Subject:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's steps, the prefill first, with their seconds. pace: the machine's, over the calibration's."""
+    """A run's steps, the prefill first, with their seconds. pace: the machine's, over the undisturbed one."""
 
     steps: list[tuple[Work, float]]
     pace: Pace
 
     @property
     def off(self) -> float:
-        """How far from the calibration's pace it was, as a share."""
+        """How far from the undisturbed pace it was, as a share."""
         return max(abs(math.log(part)) for part in (self.pace.launch, self.pace.compute, self.pace.memory))
 
 
 @dataclass(frozen=True)
 class Row:
     """Seconds of a step. measured: at the pace of the calibration; raw: as they were, `slowdown` times more. low, high:
-    quartiles of the runs, at the pace too. off: how far the farthest of them was from the calibration's pace. parts:
+    quartiles of the runs, at the pace too. off: how far the farthest of them was from the undisturbed pace. parts:
     predicted minus measured by kernel class, the largest first."""
 
     model: str
@@ -127,7 +130,7 @@ class Bench:
         self.probe, self.repeats = Probe(self.timer, beyond_caches(stated_caches(threads))), repeats
 
     def rows(self, name: str, model: Model, prompts: Sequence[int], runs: Sequence[Run]) -> list[Row]:
-        """Prefill and decode with these prompts, from the runs nearest to the calibration's pace."""
+        """Prefill and decode with these prompts, from the runs nearest to the undisturbed pace."""
         chosen = sorted(runs, key=lambda run: run.off)[: self.repeats]
         price, (parts, pace) = Price(model), self._parts(model, prompts)
         label = f"{len(prompts)} x {prompts[0]}"
@@ -153,7 +156,7 @@ class Bench:
         torch.set_num_threads(self.timer.threads)
         before = self.probe()
         _, *pair = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(1 + PAIR)]
-        pace = before.midpoint(self.probe()).over(self.calibration.pace)
+        pace = halfway(before, self.probe()).over(self.calibration.pace)
         return [Run(steps, pace) for steps in pair]
 
     def _ranked(
@@ -203,9 +206,14 @@ class Bench:
                     for kernel, total in once.items():
                         into.setdefault(kernel, []).append(total)
                     watch.clear()
-        pace = before.midpoint(self.probe()).over(self.calibration.pace)
+        pace = halfway(before, self.probe()).over(self.calibration.pace)
         took = {step: {k: statistics.median(v) for k, v in classes.items()} for step, classes in found.items()}
         return took, pace
+
+
+def halfway(before: Pace, after: Pace) -> Pace:
+    """Of what ran between two probes."""
+    return Pace(*((one + other) / 2 for one, other in zip(astuple(before), astuple(after), strict=True)))
 
 
 def measure(chosen: Sequence[Subject], repeats: int, rounds: int, threads: int | None) -> list[Row]:

@@ -15,7 +15,7 @@ from ridgeline.calibrate import estimate, file, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
 from ridgeline.calibrate.picture_trials import PICTURE_TRIALS
-from ridgeline.calibrate.probe import Pace, median_pace
+from ridgeline.calibrate.probe import mean_pace, undisturbed_pace
 from ridgeline.calibrate.roofs import (
     MIB,
     Stream,
@@ -26,7 +26,7 @@ from ridgeline.calibrate.roofs import (
     stated_caches,
     working_sets,
 )
-from ridgeline.calibrate.steps import Stage, Stopwatch, TrialStep, time_ops
+from ridgeline.calibrate.steps import VISITS, Stage, Stopwatch, TrialStep, time_steps
 from ridgeline.calibrate.this import this_device
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, decode, prefill
@@ -45,8 +45,9 @@ from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
-from ridgeline.ops.work import TOKENS, Segment, Space, Work
+from ridgeline.ops.work import LOGITS, TOKENS, Segment, Space, Work
 from ridgeline.roofline.device import Cache, Device
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 
 CPU = torch.device("cpu")
@@ -204,12 +205,42 @@ def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model)
     watch = Stopwatch(tiny, timer)
     stage = Stage(tiny, 64, watch)
     assert watch.inside == 1.0  # one look at the clock between start and end
-    for step in (decode(1, 5), prefill(7), decode(1, 9)):
-        trial = TrialStep("", stage.work(step), partial(stage.run, step))
-        timed = time_ops(watch, {op: [TOKENS] for _, op in tiny.ops()}, trial, budget=3.0)
+    steps = [TrialStep("", stage.work(s), partial(stage.run, s)) for s in (decode(1, 5), prefill(7), decode(1, 9))]
+    calls, probed = {op: [TOKENS] for _, op in tiny.ops()}, list[int]()
+    for timed in time_steps(watch, calls, steps, 3.0, lambda: probed.append(watch.calls)):
         assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())
         assert all(one.seconds < 1e-6 for one in timed), "what the watch itself takes is subtracted"
     assert not any(part in vars(op) for _, op in tiny.ops() for part in op.parts)
+    assert len(probed) == VISITS + 1
+
+
+def test_prompts_are_timed_after_decode_steps_which_do_not_count(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both call one op, which takes five times as long in a prompt. Each round has all steps in turn."""
+    clock, order = Clock(), list[str]()
+    _, op = next(iter(tiny.ops()))
+
+    took = [0.0]
+    monkeypatch.setattr(type(op), "forward", lambda *_: setattr(clock, "time", clock.time + took[0]))
+
+    def run(name: str, seconds: float) -> None:
+        order.append(name)
+        took[0] = seconds
+        op.forward()
+
+    works = Work({TOKENS: 1, LOGITS: 1}, 1), Work({TOKENS: 9, LOGITS: 1}, 1)
+    steps = [
+        TrialStep(name, work, partial(run, name, seconds))
+        for name, work, seconds in zip(("decode", "prompt"), works, (1.0, 5.0), strict=True)
+    ]
+    watch = Stopwatch(tiny, Timer(CPU, 1, clock, wall=Clock(look=1.0)))
+    calls = {op: [TOKENS] for _, op in tiny.ops()}
+    decode, prompt = time_steps(watch, calls, steps, 5.0, lambda: order.append("round"))
+    assert [one.seconds for one in decode] == [1.0]
+    assert [one.seconds for one in prompt] == [5.0]
+    assert order.count("round") == VISITS + 1
+    assert {order[place - 1] for place, name in enumerate(order) if name == "prompt"} == {"decode"}
+    rounds = " ".join(order).split("round")[1:-1]
+    assert all({"decode", "prompt"} == set(each.split()) for each in rounds)
 
 
 def calls_of(network: Network) -> dict[Op, list[Space]]:
@@ -220,7 +251,7 @@ def calls_of(network: Network) -> dict[Op, list[Space]]:
     return calls
 
 
-def test_an_op_that_is_called_over_several_rows_is_timed_for_each() -> None:
+def test_an_op_that_is_called_over_several_rows_is_timed_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """A denoiser's table of angles: of a text, of a picture, of both. Each call takes another second."""
     model = STREAM.model(torch.float32, CPU)
     clock, took = Clock(), cycle((1.0, 2.0, 3.0))
@@ -231,8 +262,8 @@ def test_an_op_that_is_called_over_several_rows_is_timed_for_each() -> None:
         clock.time += next(took)
         return turn(positions)
 
-    model.rotary.forward = slow
-    timed = time_ops(watch, calls, next(STREAM.prepared(model, watch)), budget=5.0)
+    monkeypatch.setattr(type(model.rotary), "forward", lambda _, positions: slow(positions))
+    (timed,) = time_steps(watch, calls, [next(STREAM.prepared(model, watch))], 5.0, lambda: None)
     expected = [(TEXT, 1.0), (LATENTS, 2.0), (JOINT, 3.0)]
     assert [(one.space, one.seconds) for one in timed if one.op is model.rotary] == expected
 
@@ -307,6 +338,8 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
             for own in (f"linear.{rows}.{kind}", f"head.{rows}.{kind}"):
                 # In bf16, and where the processor multiplies bytes, codes lie side by side.
                 assert len(sizes.get(f"{own}.interleaved", sizes.get(own, set()))) >= 3, own
+    for own in ("linear.one", "linear.two", "linear.few", "linear.many", "head.one", "head.two"):
+        assert len(sizes[own]) >= 3, own
     for kept in (kept.code for kept in KV_FORMATS if kept.code):
         for dim in (32, 64, 128):
             assert len(sizes[f"attention.paged.{dim}.{kept}"]) >= 3
@@ -326,7 +359,8 @@ def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
     assert pace.of(1.0, 0.0, 1.0) == 5.0
     assert pace.of(1.0, 0.5, 0.0) == 2.5
     assert pace.of(1.0, 2.0, 2.0) == 4.0
-    assert median_pace([pace, Pace(1, 1, 1), Pace(1, 4, 9)]) == Pace(1, 3, 5)
+    assert mean_pace([Pace(1, 2, 3), Pace(3, 4, 8)]) == Pace(2, 3, 5.5)
+    assert undisturbed_pace([pace, Pace(1, 1, 1), Pace(9, 4, 9), Pace(3, 9, 9)]) == Pace(2, 3, 5)
     assert pace.over(Pace(1, 2, 4)) == Pace(2.0, 1.5, 1.25)
 
 

@@ -102,15 +102,26 @@ def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
 
 
 def test_host_constants_are_found_again() -> None:
-    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, asked=5e-4)
+    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, asked=5e-4, prompts=7e-4)
     overheads = []
     for mib, (count, sequences, tokens) in enumerate(
-        ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8), (90, 3, 3))
+        (
+            (40, 1, 1),
+            (90, 1, 1),
+            (40, 4, 4),
+            (40, 1, 64),
+            (90, 16, 16),
+            (90, 2, 300),
+            (40, 8, 8),
+            (90, 3, 3),
+            (40, 1, 9),
+        )
     ):
         nbytes, recorded = float(mib % 3 << 20), mib % 4 == 2
         work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
         seconds = true.step + true.sequence * sequences + true.token * tokens + true.byte * nbytes
         seconds += 0 if recorded else true.asked + true.op * count
+        seconds += 0 if work.verifies else true.prompts
         overheads.append(StepOverhead(work, count, nbytes, seconds, 10 * seconds, recorded))
     found, error = fit_host(overheads)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))

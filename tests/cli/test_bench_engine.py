@@ -14,10 +14,10 @@ from cli.running import REFUSED, USAGE, Run, assert_one_line
 from ridgeline.bench.engine.workload import choose, read_workloads
 from ridgeline.calibrate.calibration import Calibration, FittedClass
 from ridgeline.calibrate.file import save
-from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Efficiency
+from ridgeline.roofline.pace import Pace
 from support.kernels import SETS
 
 WORKLOADS = {
@@ -112,7 +112,7 @@ def test_a_calibration_gives_the_roofs(ridgeline: Run, file: Path, monkeypatch: 
             title="A Chip", kind="cpu", threads=1, made="2026-11-21 12:00", seconds=48.6, memory=float(8 << 30),
             streams=(Stream(1 << 20, 40e9, 20e9),), bandwidth=10e9, caches=(), products={"fp32": 2e11, "bf16": 5e10},
             classes={"default": FittedClass(Efficiency(1e-6, 0.7, 0.8), 1, 0.0, 0.0)},
-            host=None, host_error=0.0, pace=Pace(1e-3, 2e-3, 3e-3), residuals=(), native=True,
+            host=None, host_error=0.0, pace=Pace(1e-3, 2e-3, 3e-3), disturbed=Pace(1, 1, 1), residuals=(), native=True,
         )
     ])  # fmt: skip
     command = ("bench", "engine", "tales", "pair", "--workloads", file)

@@ -31,7 +31,7 @@ NATIVE = replace(
         "linear.many/bf16": Efficiency(2.6e-6, 0.7, 0.9, 0.5, 4.0),
         "attention.paged": Efficiency(5e-6, 0.3, 0.5, 0.0, 2.0, 4e-6),
     },
-    host=Host(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5),
+    host=Host(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5, prompts=6e-5),
     calibrated=True,
     native=True,
 )
@@ -43,7 +43,7 @@ COPYING = replace(
     rereads=True,
     copies=Copies(3, 1.5, 0.5),
     dequantise={"int4": 0.8, "fp8": 0.9},
-    host=Host(1e-4, 1e-5, 2e-6, 1e-8, 0.0, asked=3e-5, ahead=True),
+    host=Host(1e-4, 1e-5, 2e-6, 1e-8, 0.0, asked=3e-5, ahead=True, prompts=6e-5),
 )
 """An engine with every rule that one may have."""
 

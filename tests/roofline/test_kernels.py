@@ -4,13 +4,15 @@ any mixture of a step."""
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from ridgeline.checkpoint import read_config
 from ridgeline.models import build
 from ridgeline.models.model import Model
-from ridgeline.ops.cost import Cost
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import INT8, NVFP4
 from ridgeline.ops.linear import Multiplies
@@ -18,6 +20,7 @@ from ridgeline.ops.op import Op
 from ridgeline.ops.router import Router
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import op_seconds
 from support.wall_models import wall_model
@@ -45,6 +48,14 @@ def lane_sums(op: Op, rows: int) -> float:
     )
 
 
+def block_rest(op: Op, work: Work) -> float:
+    """FLOPs of our attention over keys that a query does not see, and of what it takes for itself: as of 48 keys."""
+    if not isinstance(op, Attention) or not op.runs_natively:
+        return 0.0
+    each = 2.0 * (op.spec.k_dim + op.value_dim) + (SOFTCAP_FLOPS if op.softcap is not None else 0)
+    return 48 * work.attention[op.reach].total.queries * op.heads * each
+
+
 @pytest.mark.parametrize("natively", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", MODELS)
@@ -57,7 +68,7 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> Non
             op.fuse()
         kernels, cost = (op.native_kernels if natively else op.kernels)(work, space), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
-        beside = lane_sums(op, work.rows.get(space, 0)) if natively else 0.0
+        beside = lane_sums(op, work.rows.get(space, 0)) + block_rest(op, work) if natively else 0.0
         assert total.total_flops == pytest.approx(cost.total_flops + beside)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
         # What one kernel hands to the next goes through memory; one that does all of a boundary keeps it.
@@ -75,7 +86,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     rows stored the other way say, is torch's there too."""
     model = build(read_config("qwen3-0.6b"))
     names = {}
-    for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)])):
+    for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)]), ("five", [(1, 9)] * 5)):
         work = work_of(model, step)
         calls = [(op, op.native_kernels(work, space)) for _, op, space in traced_calls(model)]
         assert {len(kernels) for op, kernels in calls if op.kind == "attention"} == {2}
@@ -84,13 +95,14 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
         names[label] = {kernel.name for _, kernels in calls for kernel in kernels}
     everywhere = {"attention.paged.128", "elementwise.rotate.128", "elementwise.angles", "embedding", "norm.rms"}
     assert names["alone"] - everywhere == {"linear.one", "head.one"}
-    assert names["decode"] - everywhere == {"linear.few", "head.few"}
+    assert names["five"] - everywhere == {"linear.few", "head.few"}
+    assert names["decode"] - everywhere == {"linear.two", "head.two"}
     assert names["sixteen"] - everywhere == {"linear.many", "head.many"}
     assert names["mixed"] - everywhere == {"linear.many", "head.few"}
     other = build(read_config("gpt2"))
     work = work_of(other, STEPS["decode"])
     found = {k.name for _, op, space in traced_calls(other) for k in op.native_kernels(work, space)}
-    assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.few"} <= found
+    assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.two"} <= found
 
 
 def test_a_recorded_step_is_priced_as_one() -> None:
@@ -157,6 +169,27 @@ def test_a_mixed_step_has_one_decode_call_and_a_call_for_each_longer_segment() -
 
 def device(**more: object) -> Device:
     return Device("t", "T", "cpu", {"fp32": 1e12, "bf16": 1e12}, 1e11, 1e10, **more)  # type: ignore[arg-type]
+
+
+def test_a_machine_that_is_disturbed_takes_as_long_as_its_pace_says() -> None:
+    """What a roof explains by the pace of the roof, the rest by that of launches; a machine that knows no other pace
+    is itself."""
+    own, pace = Efficiency(1e-6, 0.4, 0.7, blend=8.0, recorded=1e-7), Pace(1.5, 1.1, 1.2)
+    quiet = device(efficiency={"default": own}, host=Host(1e-4, 1e-5, 2e-6, 3e-7, 4e-12, asked=5e-5, prompts=6e-5))
+    slowed = replace(quiet, disturbed=pace).as_disturbed()
+    found = slowed.efficiency["default"]
+    for recorded in (False, True):
+        launch = 2 * (1e-7 if recorded else 1e-6)
+        for compute, memory in ((1e-3, 0.0), (0.0, 1e-3)):
+            alone = own.seconds(2, compute, memory, recorded=recorded)
+            seconds = launch * 1.5 + (alone - launch) * pace.of(alone - launch, compute, memory)
+            assert found.seconds(2, compute, memory, recorded=recorded) == pytest.approx(seconds)
+    assert slowed.host is not None
+    expected = Host(1.5e-4, 1.5e-5, 3e-6, 4.5e-7, 6e-12, asked=7.5e-5, prompts=9e-5)
+    assert dataclasses.astuple(slowed.host) == pytest.approx(dataclasses.astuple(expected))
+    assert "50%" in slowed.sources["disturbed"]
+    assert slowed.as_disturbed() is slowed
+    assert quiet.as_disturbed() is quiet
 
 
 def test_the_most_particular_constants_are_used() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from ridgeline.calibrate.calibration import Calibration, FittedClass, Residual
 from ridgeline.calibrate.fit import Class, Fitted, Observation, class_name
-from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device, Host
+from ridgeline.roofline.pace import Pace
 
 
 def assembled(
@@ -20,10 +20,12 @@ def assembled(
     observed: Mapping[Class, Sequence[Observation]],
     fitted: Mapping[str, Fitted],
     host: tuple[Host | None, float],
+    *,
     pace: Pace,
+    disturbed: Pace | None,
 ) -> Calibration:
     """roofs: the machine without constants. begun: by the timer's wall. measured, multiplied: what the roofs come of.
-    host: what lies between ops, with its median error."""
+    host: what lies between ops, with its median error. pace, disturbed: as of a Calibration."""
     return Calibration(
         title=roofs.title,
         kind=roofs.kind,
@@ -40,6 +42,7 @@ def assembled(
         host_error=host[1],
         native=roofs.native,
         pace=pace,
+        disturbed=disturbed,
         residuals=_residuals(observed, fitted),
     )
 

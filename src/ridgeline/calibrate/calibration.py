@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import Stream, peaks
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
+from ridgeline.roofline.pace import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,11 @@ class Residual:
 class Calibration:
     """A machine with so many threads.
 
-    made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
-    hold. products: FLOP/s of matrix products, by format. host: None for a device that the engine does not run on;
-    host_error: its median error, relative to whole steps. native: whether it ran our kernels (`ops/kernels`).
+    made: when, UTC. seconds: how long it took. pace: of the probes that ran meanwhile, undisturbed, at which all
+    figures hold; disturbed: how many times longer they took on average, with all that was in the way, None of a card,
+    where nobody else is. products: FLOP/s of matrix products, by format. host: None for a device that the engine does
+    not run on; host_error: its median error, relative to whole steps. native: whether it ran our kernels
+    (`ops/kernels`).
     """
 
     title: str
@@ -54,6 +56,7 @@ class Calibration:
     host_error: float
     native: bool
     pace: Pace
+    disturbed: Pace | None
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:
@@ -70,6 +73,7 @@ class Calibration:
             efficiency={name: fitted.efficiency for name, fitted in self.classes.items()},
             host=self.host,
             calibrated=True,
+            disturbed=self.disturbed,
             native=self.native,
             sources={"all": basis, "efficiency": basis},
         )
@@ -87,6 +91,7 @@ class Calibration:
         fields["residuals"] = tuple(Residual(**entry) for entry in fields["residuals"])
         fields["host"] = None if fields["host"] is None else Host(**fields["host"])
         fields["pace"] = Pace(**fields["pace"])
+        fields["disturbed"] = None if fields["disturbed"] is None else Pace(**fields["disturbed"])
         fields["classes"] = {
             name: FittedClass(**entry | {"efficiency": Efficiency(**entry["efficiency"])})
             for name, entry in fields["classes"].items()

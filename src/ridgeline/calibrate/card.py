@@ -13,7 +13,6 @@ from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card_timer import CardTimer
 from ridgeline.calibrate.fit import Fitted, fit_all, least_squares
 from ridgeline.calibrate.observe import KernelTime, kernel_times, observations
-from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
 from ridgeline.calibrate.steps import Stage
 from ridgeline.calibrate.timer import Timer
@@ -26,6 +25,7 @@ from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device, Host
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 
 SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
@@ -74,7 +74,8 @@ def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
     found = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
     fitted = {name: found.captured(one) for name, one in fitted.items()}
     report("done", 1.0)
-    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, (found.host, found.error), _EVEN)
+    host = found.host, found.error
+    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, pace=_EVEN, disturbed=None)
 
 
 def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:

@@ -8,14 +8,15 @@ import torch
 
 from ridgeline.calibrate.fit import Class, Observation
 from ridgeline.calibrate.picture_trials import PictureTrial
-from ridgeline.calibrate.probe import Pace, Probe
-from ridgeline.calibrate.steps import Stopwatch, TimedOp, time_ops
+from ridgeline.calibrate.probe import Probe, undisturbed_pace
+from ridgeline.calibrate.steps import Stopwatch, TimedOp, time_steps
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Trial
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 
@@ -37,22 +38,19 @@ class KernelTime:
 def time_trial(
     trial: Trial | PictureTrial[Any, Any], dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
 ) -> list[KernelTime]:
-    """Time every step of a trial, with a probe before and after each."""
+    """Time every step of a trial, with probes among them, which say at what pace all were undisturbed."""
     model = trial.model(dtype, timer.device)
     watch, price = Stopwatch(model, timer), Price(model)
     spaces_of: dict[Op, list[Space]] = {}
     for _, op, space in traced_calls(model):  # once, before anything is timed
         spaces_of.setdefault(op, []).append(space)
-    times: list[KernelTime] = []
-    before = probe()
-    for step in trial.prepared(model, watch):
-        timed = time_ops(watch, spaces_of, step, budget / len(trial.steps))
-        after = probe()
-        pace = before.midpoint(after)
-        where = f"{trial.name} {format_of(dtype).name} {step.what}"
+    paces: list[Pace] = []
+    steps, name = list(trial.prepared(model, watch)), f"{trial.name} {format_of(dtype).name}"
+    timed = time_steps(watch, spaces_of, steps, budget / len(steps), lambda: paces.append(probe()))
+    pace, times = undisturbed_pace(paces), list[KernelTime]()
+    for step, ops in zip(steps, timed, strict=True):
         recorded = price.recorded(roofs, step.work)
-        times += kernel_times(where, timed, price, step.work, roofs, pace, recorded=recorded)
-        before = after
+        times += kernel_times(f"{name} {step.what}", ops, price, step.work, roofs, pace, recorded=recorded)
     return times
 
 

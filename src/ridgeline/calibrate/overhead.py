@@ -3,7 +3,6 @@
 Measured through the engine. Greedy sampling, no text.
 """
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +10,14 @@ from functools import partial
 import numpy as np
 
 from ridgeline.calibrate.fit import least_squares
-from ridgeline.calibrate.probe import Pace, Probe
+from ridgeline.calibrate.probe import Probe, undisturbed_pace
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
-from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device, Host
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price
 
 # Requests side by side, by the length of their prompts.
@@ -51,33 +51,36 @@ def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Devic
     """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
     `pace`. roofs: of the machine.
 
-    What is left of a long step is a small difference of two times, each of them noisy: medians are subtracted. Runs
-    that warm up are not counted: the first of each, and the first after a probe, which has had the caches to itself.
-    Nor is the first decode step of a run, in which an engine that is new records it.
+    What is left of a long step is a small difference of two times, each of them noisy: those of undisturbed runs are
+    subtracted. Runs that warm up are not counted: the first of each, and the first after a probe, which has had the
+    caches to itself. Nor is a run's first decode step of so many rows, in which an engine that is new records it.
     """
     watch, price = Stopwatch(model, timer), Price(model)
     timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
     for prompts in TRAFFIC:
         list(drive(model, prompts, TOKENS, timer.now))
-    begin = timer.wall()
+    begin, probes = timer.wall(), list[Pace]()
     while not timed or timer.wall() - begin < budget:
-        slower = probe().over(pace).launch
+        probes.append(probe())
         list(drive(model, TRAFFIC[0], TOKENS, timer.now))
         for prompts in TRAFFIC:
-            for index, step in enumerate(_step_times(model, watch, prompts, slower)):
-                if index == 1:
-                    continue
-                timed.setdefault((prompts, index), []).append(step)
-    return [_overhead(runs, price, roofs) for runs in timed.values()]
+            met = set[int]()
+            for index, step in enumerate(_step_times(model, watch, prompts)):
+                if not step.work.verifies or step.work.tokens in met:
+                    timed.setdefault((prompts, index), []).append(step)
+                else:
+                    met.add(step.work.tokens)
+    slower = undisturbed_pace(probes).over(pace).launch
+    return [_overhead(runs, price, roofs, slower) for runs in timed.values()]
 
 
-def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int], slower: float) -> list[StepTime]:
+def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[StepTime]:
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
-    when it is all that runs. The seconds of their ops are those of another run. All of it as `slower` times faster."""
+    when it is all that runs. The seconds of their ops are those of another run."""
     whole = list(drive(model, prompts, TOKENS, watch.timer.now))
     runner = partial(WatchedRunner, watch=watch)
     inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now, runner)))
-    return [StepTime(work, seconds / slower, ops / slower) for (work, seconds), ops in zip(whole, inside, strict=True)]
+    return [StepTime(work, seconds, ops) for (work, seconds), ops in zip(whole, inside, strict=True)]
 
 
 def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[float]:
@@ -89,24 +92,30 @@ def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Itera
             watch.clear()
 
 
-def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device) -> StepOverhead:
-    """What its ops leave of a step: medians of its runs."""
+def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: float) -> StepOverhead:
+    """What its ops leave of a step, both undisturbed, as if it ran so many times faster."""
     work = runs[0].work
     nbytes, recorded = min(roofs.cached_bytes, price.step(work).total_bytes), price.recorded(roofs, work)
-    whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
+    whole, inside = (undisturbed(each) / slower for each in ([r.whole for r in runs], [r.ops for r in runs]))
     return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole, recorded)
 
 
 def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
-    """The six constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
+    """The seven constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
     of those errors without their signs."""
     features = np.array(
-        [[1, 0 if o.recorded else o.ops, o.work.sequences, o.work.tokens, o.nbytes, not o.recorded] for o in between],
+        [
+            [
+                *(1, 0 if o.recorded else o.ops, o.work.sequences, o.work.tokens, o.nbytes),
+                *(not o.recorded, not o.work.verifies),
+            ]
+            for o in between
+        ],
         dtype=float,
     )
     whole = np.array([o.whole for o in between])
     scaled, target = features / whole[:, None], np.array([o.seconds for o in between]) / whole
     constants = least_squares(scaled, target)
     errors = np.abs(scaled @ constants - target)
-    step, op, sequence, token, byte, asked = (float(c) for c in constants)
-    return Host(step, op, sequence, token, byte, asked=asked), float(np.median(errors))
+    step, op, sequence, token, byte, asked, prompts = (float(c) for c in constants)
+    return Host(step, op, sequence, token, byte, asked=asked, prompts=prompts), float(np.median(errors))

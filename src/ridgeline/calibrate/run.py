@@ -13,7 +13,7 @@ from ridgeline.calibrate.fit import fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
 from ridgeline.calibrate.picture_trials import PICTURE_TRIALS, PictureTrial
-from ridgeline.calibrate.probe import Probe, median_pace
+from ridgeline.calibrate.probe import Probe, mean_pace, undisturbed_pace
 from ridgeline.calibrate.roofs import (
     beyond_caches,
     caches,
@@ -59,7 +59,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
         for dtype in trial.dtypes:
             report(f"ops of the trial {trial.name}, {format_of(dtype).name}", budget.done)
             kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(trial.dtypes)))
-    pace = median_pace([one.pace for one in kernel_times])
+    pace = undisturbed_pace(probe.taken)
     report("between ops", budget.done)
     between: list[StepOverhead] = []
     for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
@@ -69,8 +69,9 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     observed = observations(kernel_times, pace)
     fitted = fit_all(observed)
     report("done", 1.0)
+    beside, disturbed = (host, host_error), mean_pace(probe.taken).over(pace)
     return assembled(
-        bare, timer, begin, measured, multiplied, observed, fitted, (host, host_error), pace
+        bare, timer, begin, measured, multiplied, observed, fitted, beside, pace=pace, disturbed=disturbed
     )  # fmt: skip
 
 

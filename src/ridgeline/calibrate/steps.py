@@ -9,12 +9,13 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import Tensor
 
-from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.engine.bare import runner_of
 from ridgeline.engine.capturing import Capture, CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
@@ -32,13 +33,15 @@ from ridgeline.ops.work import Segment, Space, Work
 PAGE = 16
 Sequences = tuple[tuple[int, int], ...]
 """Of each sequence in a step of an engine: the positions that run, and those that it has then."""
+VISITS = 5
+"""Times that each step of a trial has its turn."""
 SHORTEST = 1e-8
 """Seconds: no call is shorter, whatever who times it subtracts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOp:
-    """A part of an op in a step (`Op.parts`), called over the rows of a space: its median seconds there."""
+    """A part of an op in a step (`Op.parts`), called over the rows of a space: its seconds there."""
 
     op: Op
     part: str
@@ -136,16 +139,23 @@ class Stopwatch:
         for seconds in self.seconds.values():
             seconds.clear()
 
-    def medians(self, spaces_of: Mapping[Op, Sequence[Space]]) -> list[TimedOp]:
-        """The ops that ran, each with its median. spaces_of: the space of each of its calls in a step, in their
-        order."""
+    def aside(self, run: Callable[[], object]) -> None:
+        """Run something of which nothing is timed."""
+        counts = {part: len(seconds) for part, seconds in self.seconds.items()}
+        run()
+        for part, count in counts.items():
+            del self.seconds[part][count:]
+
+    def typical(self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[Space]]) -> list[TimedOp]:
+        """The ops that ran, each with what it took undisturbed, of the seconds of all its calls. spaces_of: the space
+        of each of its calls in a step, in their order."""
         found = []
-        for (op, part), times in self.seconds.items():
+        for (op, part), times in taken.items():
             spaces = spaces_of[op]
             assert len(times) % len(spaces) == 0, "every step makes every call"
             for call, space in enumerate(spaces):
                 if own := times[call :: len(spaces)]:
-                    seconds = statistics.median(own) - self.inside
+                    seconds = undisturbed(own) - self.inside
                     found.append(TimedOp(op, part, space, max(SHORTEST, seconds)))
         return found
 
@@ -251,12 +261,38 @@ class Stage:
         return Work.of([Segment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
-def time_ops(
-    watch: Stopwatch, spaces_of: Mapping[Op, Sequence[Space]], step: TrialStep, budget: float
-) -> list[TimedOp]:
-    """Every op of a step, timed in place for about `budget` seconds. spaces_of: as `Stopwatch.medians` has it."""
-    with watch.on():
-        step.run()
-        watch.clear()
-        watch.timer.each(step.run, budget)
-    return watch.medians(spaces_of)
+def time_steps(
+    watch: Stopwatch,
+    spaces_of: Mapping[Op, Sequence[Space]],
+    steps: Sequence[TrialStep],
+    budget: float,
+    between: Callable[[], object],
+) -> list[list[TimedOp]]:
+    """Every op of each step, timed in place for about `budget` seconds a step. spaces_of: as `Stopwatch.typical` has
+    it. between: called before each round, and after the last.
+
+    The steps take turns, VISITS times, so that what else a machine does for a second or two takes a part of the time of
+    each, and not all that there is of one. A step with a prompt comes after a decode step each time, if there is one,
+    as it does in an engine: a recorded step has left nothing of the Python that asks for ops in the caches.
+    """
+    taken: list[dict[Part, list[float]]] = [{part: [] for part in watch.seconds} for _ in steps]
+    decode = next((step for step in steps if step.work.verifies), None)
+    between()
+    for visit in range(VISITS):
+        for step, own in zip(steps, taken, strict=True):
+            before = None if step.work.verifies else decode
+            run = step.run if before is None else partial(_after, before, step, watch)
+            with watch.on():
+                if before is None or visit == 0:  # what comes after the same step each time is as warm as it gets
+                    run()
+                watch.clear()
+                watch.timer.each(run, budget / VISITS)
+            for part, seconds in watch.seconds.items():
+                own[part] += seconds
+        between()
+    return [watch.typical(own, spaces_of) for own in taken]
+
+
+def _after(other: TrialStep, step: TrialStep, watch: Stopwatch) -> None:
+    watch.aside(other.run)
+    step.run()

@@ -2,13 +2,19 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 Clock = Callable[[], float]
 
 MIN_REPEATS = 3
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """What a call takes while nothing is in its way: the lower quartile of what was seen, or the least of fewer than
+    four. Others on a processor's cores come and go within seconds; a program of Python may take twice as long then."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 class Timer:

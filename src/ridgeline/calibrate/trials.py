@@ -119,7 +119,10 @@ def _gpt2(hidden: int, layers: int) -> dict[str, object]:
 
 _LLAMA, _QWEN3, _EXPERTS = "LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
 _MIXTURE = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True}
-_FEW = (decode(1, 40), decode(1, 300), decode(4, 100), decode(16, 200), prefill(16), prefill(64), prefill(256))
+_FEW = (
+    *(decode(1, 40), decode(1, 300), decode(2, 150), decode(4, 100), decode(7, 80), decode(16, 200)),
+    *(prefill(16), prefill(24), prefill(64), prefill(256)),
+)
 _WIDE_MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 1536, "norm_topk_prob": True}
 # A format of each code that matrices run in, with groups as they are common.
 _CODED = {
@@ -158,7 +161,10 @@ TRIALS = (
     Trial(
         "wide",
         _config(_LLAMA, "llama", (1280, 5, 12, 4, 128, 3456, 12000)),
-        (decode(1, 100), decode(1, 1000), decode(4, 300), decode(16, 100), prefill(32), prefill(64), prefill(192)),
+        (
+            *(decode(1, 100), decode(1, 1000), decode(2, 200), decode(4, 300), decode(16, 100)),
+            *(prefill(32), prefill(64), prefill(192)),
+        ),
         28,
     ),
     *(

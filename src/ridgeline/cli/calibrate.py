@@ -95,6 +95,8 @@ def document(c: Calibration) -> Document:
     facts = [("reads", _bandwidths(c)), ("multiplies", _products(c))]
     if c.host is not None:
         facts.append(("between ops", f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)"))
+    if c.disturbed is not None:
+        facts.append(("disturbed", f"{c.disturbed.said}, on average: simulate prices steps so"))
     many = "s" if c.threads > 1 else ""
     return Document(
         f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s",

@@ -146,7 +146,7 @@ class _Question:
             raise ValueError("--device is missing; ridgeline plan --list names all cards")
         source = open_source(catalogue_name(self.model) or self.model)
         check_continues(source)
-        device = with_price(device_named(setup.device), self.money)
+        device = with_price(device_named(setup.device).as_disturbed(), self.money)  # it runs for minutes
         put = setup.setup(device)
         check_devices(put)
         models = ModelCache(source.config)
@@ -156,7 +156,7 @@ class _Question:
         dealt = self.fleet.fleet(
             case,
             lambda other: limits.machine(other, asked_limits),
-            lambda device: models.case(setup.setup(with_price(device, self.money))),
+            lambda device: models.case(setup.setup(with_price(device.as_disturbed(), self.money))),
             traffic.seed,
         )
         if limits.front is not None:

@@ -33,6 +33,10 @@ FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
 
+WHOLE_TILE = 4
+"""Rows from which a tile of our products is bound by its arithmetic. One of two or three rows is bound by what it loads
+and fetches ahead, and takes as long as one of four: these have a kernel class of their own, named after the two."""
+
 _BLOCK = 1024  # inputs after which our products add up the lanes of each output's sum (native/product.h, 16 lanes)
 _LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
 """FLOPs that the instructions which add up the lanes of a sum could have done: three an output (native/lanes.h)."""
@@ -389,7 +393,8 @@ def _adapter_kernel(rows: int, natively: bool) -> str:
 
 
 def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = None) -> str:
-    """Ours, of any number of matrices: one for one row, one for a few, one for more; of codes others."""
+    """Ours, of any number of matrices: one for one row, one for a few, one for more; of codes others. Of two or three
+    rows and no codes, `native_kernel` has another."""
     name = f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
@@ -418,6 +423,8 @@ def native_kernel(
         name, number_format = f"{name}.interleaved", INTEGERS
         cost = structs.replace(cost, flops=flops)
     elif not card and first.stored is None and number_format in _LANE_SUMS:
+        if 1 < rows < WHOLE_TILE:
+            name = f"{kind}.two"
         sums = rows * sum(matrix.outputs for matrix in matrices) * -(-first.inputs // _BLOCK)
         cost += Cost({number_format: sums * _LANE_SUMS[number_format]})
     return structs.replace(kernel, name=name, number_format=number_format, cost=cost)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ridgeline.roofline.link import Link
+from ridgeline.roofline.pace import Pace
 
 # Units that multiply numbers of a format without loss: its own, else those of a wider one.
 _FLOATS = ("fp4", "fp8", "fp16", "bf16", "fp32")
@@ -36,6 +37,16 @@ class Efficiency:
     again: float = 0.0
     blend: float = 2.0
     recorded: float | None = None
+
+    def at(self, pace: Pace) -> "Efficiency":
+        """The same while all takes so many times longer: what no roof explains keeps the pace of launches."""
+        return replace(
+            self,
+            launch=self.launch * pace.launch,
+            compute=1 / (pace.compute + (1 / self.compute - 1) * pace.launch),
+            memory=1 / (pace.memory + (1 / self.memory - 1) * pace.launch),
+            recorded=None if self.recorded is None else self.recorded * pace.launch,
+        )
 
     def launches(self, calls: float) -> float:
         """As how many launches so many calls count."""
@@ -71,6 +82,11 @@ class Host:
     asked: float = 0.0
     ahead: bool = False
     prompts: float = 0.0
+
+    def at(self, pace: Pace) -> "Host":
+        """The same while all takes so many times longer."""
+        seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
+        return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +134,12 @@ class Device:
     `prefix/format` where a number format has kernels of its own), from calibration or measured kernels; `default` for
     the others. host: what lies between ops, where it is known. all_reduce, rereads, dequantise, copies: as in
     EngineProfile; what no engine has said is what a good one does. calibrated: whether efficiency and host come from
-    this very machine. sources: of every figure, by its field in cards.toml. basis: whose kernel times the efficiencies
-    are, where they are not calibrated; kernels_of: the card that they were measured on, if they were. native: whether
-    it is a processor that runs our kernels (`ops/kernels`), so that the classes are theirs; else they are torch's, or
-    those of the engine that drives the card.
+    this very machine; disturbed: how many times longer things took on average while it was calibrated, for what else
+    was at work on it, of which efficiency and host know nothing; None where nobody has looked. sources: of every
+    figure, by its field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated;
+    kernels_of: the card that they were measured on, if they were. native: whether it is a processor that runs our
+    kernels (`ops/kernels`), so that the classes are theirs; else they are torch's, or those of the engine that drives
+    the card.
     """
 
     name: str
@@ -142,10 +160,21 @@ class Device:
     dequantise: Mapping[str, float] = field(default_factory=dict)
     copies: Copies | None = None
     calibrated: bool = False
+    disturbed: Pace | None = None
     basis: Basis = "file"
     kernels_of: str = ""
     native: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def as_disturbed(self) -> "Device":
+        """As it is on average, with what else is at work on it: what runs for minutes meets that too."""
+        if self.disturbed is None:
+            return self
+        slowed = {name: each.at(self.disturbed) for name, each in self.efficiency.items()}
+        host = None if self.host is None else self.host.at(self.disturbed)
+        said = f"{self.disturbed.said}, as on average while this machine was calibrated"
+        sources = {**self.sources, "disturbed": said}
+        return replace(self, efficiency=slowed, host=host, disturbed=None, sources=sources)
 
     def peak(self, number_format: str) -> float:
         """FLOP/s in a number format. One the card has no units for runs at the next wider format's speed; where none

@@ -342,8 +342,9 @@ def _law(findings: Findings) -> str:
 
 
 def _trust(findings: Findings) -> str:
-    error = findings.asked.error
+    error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
+    beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
     return (
         f"intervals cover the price being {error.share:.1%} off ({error.source}) and the draw of requests; decisions "
-        "are the engine's own"
+        f"are the engine's own{beside}"
     )

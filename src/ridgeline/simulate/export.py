@@ -146,6 +146,7 @@ def _inputs(findings: Findings) -> dict[str, Any]:
         "seed": asked.seed,
         "slo": None if asked.slo is None else asdict(asked.slo),
         "price_error": asdict(asked.error),
+        "disturbed": setup.device.sources.get("disturbed"),
         "fleet": _fleet(asked),
         "dollars_per_hour": asked.dollars_per_hour,
         "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
