@@ -296,7 +296,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--start-up", "5"), "--start-up is '5'"),
         (("--rate", "5", "--between-steps", "5"), "--between-steps has '5'; write it like 110us+20us/sequence"),
         (("--rate", "5", "--between-steps", "5us/token"), "--between-steps has '5us/token'; write it like"),
-        (("--rate", "5", "--front", "5us"), "--front has '5us'; write it like 2.6ms/request+190us/step"),
+        (("--rate", "5", "--front", "5us"), "--front has '5us'; write it like 0.8ms/request+190us/step"),
         (("--rate", "5", "--front", "5us/step+6us/step"), "--front says step twice"),
         (("--rate", "5", "--profile", "wave"), "--profile is 'wave'; write ramp:4:60s"),
         (("--users", "5", "--profile", "ramp:4:60s"), "--profile is how --rate changes"),

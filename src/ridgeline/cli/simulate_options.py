@@ -36,15 +36,16 @@ class LimitFlags:
         str | None,
         _engine(
             "What passes between two steps beside what the engine's profile has, like 300us, or "
-            "110us+20us/sequence+330us/request: a server's messages.",
+            "110us+20us/sequence+330us/request+400us/idle+300us/after: a server's messages, and what is not at hand "
+            "where nothing, or a prompt, ran before.",
             metavar="COSTS",
         ),
     ] = None
     front: Annotated[
         str | None,
         _engine(
-            "What a server's core takes for requests and tokens, one after the other, like "
-            "2.6ms/request+190us/step+90us/token+1.4ms/answer. By default nothing.",
+            "What a server's core takes for requests and tokens, like "
+            "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer. By default nothing.",
             metavar="COSTS",
         ),
     ] = None

@@ -1,83 +1,140 @@
 """What a server takes beside its engine's steps: between two of them, and on the core that HTTP and texts share.
 
 Both are measured of an idle server and stated; nothing here is fitted to a load. Between two steps the engine's process
-hears of what came and tells what was sampled. The front is a core of its own, on which one thing is done after the
-other: requests are read before the engine has them, tokens are written to clients after each step, an answer is closed.
-A first token therefore waits behind other requests and behind the tokens of all.
+hears of what came and tells what was sampled. The front is a core of its own: requests are read before the engine has
+them, tokens are written to clients after each step, an answer is begun and closed. The messages of steps are short and
+are done one after the other. What a request takes is done in many parts between them: where half of the core is taken,
+it takes twice as long.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.traffic.slo import UNITS
 
+_LONGEST = round(3600e9)  # nanoseconds
 _COST = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)(?:/(\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Nanoseconds between two steps: of each, and for each sequence and each request that is new in the next one."""
+    """Nanoseconds between two steps: of each, and for each sequence and each request that is new in the next one. idle:
+    more for a step that the engine had to wait for, which finds nothing at hand. after: more for a step without new
+    requests that follows one with some."""
 
     step: int = 0
     sequence: int = 0
     request: int = 0
+    idle: int = 0
+    after: int = 0
 
-    def of(self, sequences: int, requests: int) -> int:
-        """Before a step of so many sequences, of which so many are new."""
-        return self.step + self.sequence * sequences + self.request * requests
+    def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
+        """Before a step of so many sequences, of which so many are new, and so many were in the step before. waited:
+        whether nothing ran until now."""
+        more = self.after if before and not requests else 0
+        return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it matters how many requests are new."""
+        return bool(self.request or self.idle or self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
     """Nanoseconds of the server's core: for a request before the engine has it, for the messages of a step, for each of
-    its tokens until the client has it, and for an answer once it has ended."""
+    its tokens until the client has it, for the first of an answer beside that, and for one that has ended."""
 
     request: int = 0
     step: int = 0
     token: int = 0
+    first: int = 0
     answer: int = 0
 
 
+_WHILE = 100e6  # nanoseconds over which the core's work is averaged
+_MOST = 0.95  # of the core that is taken already, where more is
+
+
 class FrontCore:
-    """The core at work: first come, first served."""
+    """The core at work."""
 
     def __init__(self, costs: Front) -> None:
-        """free: when it has done all that it was given."""
-        self._costs, self.free = costs, 0
+        self._costs = costs
+        self._told = self._asked = 0  # when the messages of steps are done, and what requests take
+        self._read = self._latest = 0  # when the last request is read, and all is done that was given
+        self._messages, self._all = _Share(), _Share()
+
+    @property
+    def free(self) -> int:
+        """When it has done all that it was given."""
+        return max(self._told, self._latest)
 
     def reads(self, now: int) -> int:
-        """A request comes; when the engine has it."""
-        return self._works(now, self._costs.request)
+        """A request comes; when the engine has it, which is not before those that came earlier."""
+        self._read = max(self._read, self._serve(now, self._costs.request))
+        return self._read
 
     def hears(self, now: int) -> None:
         """A step is over, whose tokens follow."""
-        self._works(now, self._costs.step)
+        self._tell(now, self._costs.step)
 
-    def writes(self) -> int:
-        """A token of that step; when its client has it."""
-        self.free += self._costs.token
-        return self.free
+    def writes(self, *, first: bool = False) -> int:
+        """A token of that step; when its client has it. first: of its answer."""
+        self._tell(self._told, self._costs.token)
+        return self._serve(self._told, self._costs.first) if first and self._costs.first else self._told
 
     def closes(self) -> None:
         """The token was an answer's last."""
-        self.free += self._costs.answer
+        self._serve(self._told, self._costs.answer)
 
-    def _works(self, now: int, cost: int) -> int:
-        self.free = max(self.free, now) + cost
-        return self.free
+    def _tell(self, now: int, cost: int) -> None:
+        for share in (self._messages, self._all):
+            share.add(now, cost)
+        self._told = max(self._told, now) + cost
+
+    def _serve(self, now: int, cost: int) -> int:
+        """When something that a request takes is done: after what others took, in what messages leave of the core; and
+        no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4)."""
+        shared = now + self._all.stretched(now, cost)
+        self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
+        self._all.add(now, cost)
+        done = max(self._asked, shared)
+        self._latest = max(self._latest, done)
+        return done
+
+
+class _Share:
+    """The share of the core that some work took lately."""
+
+    def __init__(self) -> None:
+        self._share, self._at = 0.0, 0
+
+    def add(self, now: int, cost: int) -> None:
+        """So much more of it."""
+        self._share, self._at = self._of(now) + cost / _WHILE, max(self._at, now)
+
+    def stretched(self, now: int, cost: int) -> int:
+        """What a cost becomes in the rest."""
+        return round(cost / (1 - min(_MOST, self._of(now))))
+
+    def _of(self, now: int) -> float:
+        return self._share * math.exp(min(0, self._at - now) / _WHILE)
 
 
 def parse_between(text: str) -> Between:
-    """Of `110us`, `110us+20us/sequence+330us/request`. Raises ValueError."""
-    found = _costs(text, "--between-steps", ("step", "sequence", "request"), "110us+20us/sequence+330us/request")
+    """Of `110us`, `110us+20us/sequence+330us/request+400us/idle+300us/after`. Raises ValueError."""
+    form = "110us+20us/sequence+330us/request+400us/idle+300us/after"
+    found = _costs(text, "--between-steps", ("step", "sequence", "request", "idle", "after"), form)
     return Between(**found)
 
 
 def parse_front(text: str) -> Front:
-    """Of `2.6ms/request+190us/step+90us/token+1.4ms/answer`. Raises ValueError."""
-    form = "2.6ms/request+190us/step+90us/token+1.4ms/answer"
-    return Front(**_costs(text, "--front", ("", "request", "step", "token", "answer"), form))
+    """Of `0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer`. Raises ValueError."""
+    form = "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer"
+    return Front(**_costs(text, "--front", ("", "request", "step", "token", "first", "answer"), form))
 
 
 def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping[str, int]:
@@ -91,4 +148,6 @@ def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping
         if name in found:
             raise ValueError(f"{option} says {name} twice; say it once")
         found[name] = round(float(match[1]) * UNITS[match[2]])
+        if found[name] > _LONGEST:
+            raise ValueError(f"{option} has {part.strip()!r}, which is more than an hour; write it like {form}")
     return found

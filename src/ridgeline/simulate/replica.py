@@ -42,9 +42,11 @@ class StepPricer:
 
     def __init__(self, price: Price, device: Device, factor: float = 1.0, between: Between = NOTHING) -> None:
         """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
-        is more arithmetic than memory traffic."""
+        is more arithmetic than memory traffic. waited: whether nothing ran before the next one."""
         self._price, self._device, self._factor, self._between = price, device, factor, between
         self.work, self.compute_bound = Work({}, 0), False
+        self._new = 0  # requests that were in the last step for the first time
+        self.waited = False
 
     def __call__(self, plan: StepPlan) -> int:
         """Nanoseconds of a plan's step."""
@@ -52,9 +54,10 @@ class StepPricer:
         found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = found.floor > memory
-        between = self._between
-        new = sum([item.first for item in plan.items]) if between.request else 0
-        return round(found.expected * self._factor * 1e9) + between.of(self.work.sequences, new)
+        between, before = self._between, self._new
+        self._new = sum([item.first for item in plan.items]) if between.counts else 0
+        passes = between.of(self.work.sequences, self._new, before=before, waited=self.waited)
+        return round(found.expected * self._factor * 1e9) + passes
 
 
 class Prompts:
@@ -95,6 +98,7 @@ class Replica:
             clock=clock,
         )
         self.plan: StepPlan | None = None
+        self._over: int | None = None  # when the last step was
         self._made: dict[int, int] = {}  # tokens that requests are given until they end
 
     def add(self, request: TraceRequest, received: int = 0) -> int:
@@ -122,6 +126,7 @@ class Replica:
         plan = self.engine.plan()
         if plan is None:
             return None
+        self.pricer.waited = self.engine.clock() != self._over
         self.plan, self._outcomes = plan, self.engine.execute(plan)
         return self.executor.took
 
@@ -129,4 +134,5 @@ class Replica:
         """The step that began is over: its tokens."""
         assert self.plan is not None, "no step has begun"
         plan, self.plan = self.plan, None
+        self._over = self.engine.clock()
         return self.engine.accept(plan, self._outcomes)

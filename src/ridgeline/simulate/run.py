@@ -167,7 +167,7 @@ class _Run:
         for event in events:
             own = live[event.request]
             if front is not None:
-                now = front.writes()
+                now = max(own.last, front.writes(first=own.last == NEVER))  # an answer's tokens keep their order
             if own.last == before:
                 equal += 1
                 if gap > own.worst:
