@@ -4,11 +4,15 @@
     python benchmarks/simulate_real.py tales even bursts azure [--seconds 45] [--repeats 3]
 
 The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks,
-and then eight: what passes between two steps, and what a request, a step, a token and an answer take of the other core,
-is taken from that (costs_of). Then each trace is replayed so many times, each time with other prompts of the same
-lengths, a probe of the machine beside each run. It is simulated from its lengths and moments, with the pages and limits
-that the server says it has, at the calibrated price: nothing is fitted to the runs. TTFT is the client's, from the
-intended moment. Printed are rows of benchmarks/simulate.md.
+then two and several: what passes between two steps, and what a request, a step, a token and an answer take of the other
+core, is taken from that (served_costs.py), of the least disturbed of three tries. Then each trace is replayed so many
+times, each time with other prompts of the same lengths. It is simulated from its lengths and moments, with the pages
+and limits that the server says it has, at the calibrated price: nothing is fitted to the runs. TTFT is the client's,
+from the intended moment. Printed are rows of benchmarks/simulate.md.
+
+A slice of Python on each core says all the while what else is at work on the machine (machine_pace.py). Errors are
+printed of what was simulated before the trace ran, at the pace that the calibration met; and of the same at the pace of
+each run, as its slices say.
 """
 
 import argparse
@@ -21,20 +25,17 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 
+from machine_pace import Cores, pace_of, watched
 from ridgeline.calibrate.file import load as calibrated
-from ridgeline.calibrate.probe import Pace, Probe
-from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.this import this_device
-from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint.source import read_config
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.engine_profile import load_engine
@@ -50,10 +51,12 @@ from ridgeline.traffic.arrivals import gamma, poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, bounded, drawn, hurried
 from ridgeline.traffic.trace import TraceRequest, read_trace
+from served_costs import Phase, costs_of, slowed
 from serving import Server, serving
 
 SEED = 16
 GOALS = {"TTFT p50": 0.15, "TPOT p50": 0.10, "tokens a second": 0.05}
+TRIES = 3  # of each idle phase, of which the least disturbed counts
 CORES = (0, 1)  # the engine's, and everybody else's
 AZURE = Path("traces/AzureLLMInferenceTrace_conv.csv")
 
@@ -77,8 +80,8 @@ LOADS = {
 
 
 IDLE = {
-    "tales": ((1, 60, 10), (1, 120, 60), (1, 2, 60), (8, 120, 80)),
-    "0.6 B": ((1, 4, 2), (1, 24, 8), (1, 2, 8), (4, 24, 12)),
+    "tales": ((1, 60, 10), (1, 120, 60), (1, 2, 60), (2, 120, 80), (8, 120, 80)),
+    "0.6 B": ((1, 4, 2), (1, 24, 8), (1, 2, 8), (2, 24, 8), (4, 24, 12)),
 }
 """Users, tokens of an answer and requests before the traces: to become warm, then as costs_of takes them."""
 
@@ -113,17 +116,19 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
 
 @dataclass(frozen=True)
 class Real:
-    """What the client of one run saw, in seconds, request by request; of those that came after a moment."""
+    """What the client of one run saw, in seconds, request by request; of those that came after a moment. share: what
+    steps took, of what they were predicted to. paces: of the cores, as of Cores.pace."""
 
     ttft: list[float]
     tpot: list[float]
     tokens_per_second: float
     failed: int
     share: float
+    paces: tuple[float, float]
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float) -> "Real":
-        """Of the lines that `bench serve --csv` wrote. share: as of share_of."""
+    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float, paces: tuple[float, float]) -> "Real":
+        """Of the lines that `bench serve --csv` wrote."""
         ok = [row for row in rows if row["outcome"] == "ok" and float(row["intended"]) >= since]
         span = max(float(row["last_token"]) for row in ok) - min(float(row["intended"]) for row in ok)
         return cls(
@@ -132,6 +137,7 @@ class Real:
             sum(int(row["output_tokens"]) for row in ok) / span,
             sum(row["outcome"] != "ok" for row in rows),
             share,
+            paces,
         )
 
 
@@ -165,79 +171,37 @@ def limits_of(server: Server) -> dict[str, int]:
         return found
 
 
-def steps_in(record: Path) -> list[dict[str, float]]:
-    """The steps of a recording that goes on."""
-    time.sleep(0.5)  # it is written beside
-    with record.open(encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return [line for line in lines if line["kind"] == "step"]
+class Recording:
+    """What a server writes down as it goes on, from where it was last read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def new(self) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        """The steps and the requests since; the requests as they came."""
+        time.sleep(0.5)  # it is written beside
+        with self._path.open(encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        new, self._read = lines[self._read :], len(lines)
+        requests = [line for line in new if line["kind"] == "request"]
+        return [line for line in new if line["kind"] == "step"], sorted(requests, key=lambda each: each["at"])
 
 
-def share_of(steps: Sequence[dict[str, float]]) -> float:
+def share_of(steps: Sequence[Mapping[str, float]]) -> float:
     """What steps took, of what they were predicted to."""
     return sum(step["seconds"] for step in steps) / sum(step["predicted"] for step in steps)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Requests to a server that nobody else asks: what the client wrote of each, the engine's steps meanwhile, and
-    processor seconds of server and client."""
-
-    rows: Sequence[dict[str, str]]
-    steps: Sequence[dict[str, float]]
-    seconds: float
-
-    @property
-    def tokens(self) -> int:
-        """Of all answers."""
-        return sum(int(row["output_tokens"]) for row in self.rows)
-
-    @property
-    def batch(self) -> float:
-        """Sequences of a step, on average."""
-        return statistics.mean(step["sequences"] for step in self.steps)
-
-    def gap(self, *, prompts: bool) -> float:
-        """Seconds before a step in the midst of others, those that begin a prompt or the others; the mean, for they add
-        up."""
-        return statistics.mean(
-            after["at"] - before["at"] - before["seconds"]
-            for before, after in pairwise(self.steps)
-            if before["running"] and (after["positions"] > after["sequences"]) == prompts
-        )
-
-    @property
-    def around(self) -> float:
-        """Seconds of a first token that are not the engine's; the median. Nobody is before a request of one user."""
-        return statistics.median(
-            float(row["service_ttft"]) - float(row["server_ttft"]) + float(row["server_queue"]) for row in self.rows
-        )
-
-
-def costs_of(long: Phase, short: Phase, several: Phase) -> tuple[Between, Front]:
-    """What a server takes beside its engine's steps: of one user with long answers and with short ones, and of several
-    users. All of it is idle time that is told apart: nothing of a trace is in it."""
-    each = (long.seconds - short.seconds) / (long.tokens - short.tokens)  # a step and its one token
-    request = (short.seconds - each * short.tokens) / len(short.rows)
-    shared = (several.seconds - request * len(several.rows)) / several.tokens
-    step = max(0.0, (each - shared) / (1 - 1 / several.batch))
-    sequence = max(0.0, (several.gap(prompts=False) - long.gap(prompts=False)) / (several.batch - 1))
-    arrival = max(0.0, several.gap(prompts=True) - several.gap(prompts=False))
-    read = max(0.0, long.around - each - arrival)
-    between = Between(*map(_nanoseconds, (long.gap(prompts=False) - sequence, sequence, arrival)))
-    return between, Front(*map(_nanoseconds, (read, step, each - step, max(0.0, request - read))))
-
-
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)
 
 
 # -- the simulated one ------------------------------------------------------------------------------------------------
 
 
-def simulated(model: str, trace: Path, limits: dict[str, int], between: Between, front: Front) -> Findings:
-    """The same requests to the same limits, on this processor's price with one thread."""
-    device = this_device(1)
+def simulated(model: str, trace: Path, limits: dict[str, int], parts: tuple[Between, Front]) -> Findings:
+    """The same requests to the same limits, on this processor's price with one thread, as it is on average. parts: of a
+    server, undisturbed."""
+    undisturbed = this_device(1)
+    assert undisturbed.disturbed is not None, "a calibrated machine knows what it meets"
+    between, front = (slowed(each, undisturbed.disturbed.launch) for each in parts)
+    device = undisturbed.as_disturbed()
     case = ModelCache(read_config(model)).case(Setup(device, engine=load_engine("ridgeline")))
     machine = machine_of(
         case,
@@ -257,39 +221,54 @@ def row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def at_pace(found: Findings, share: float) -> Metrics:
-    """The same requests where steps take so many times what they are priced at."""
-    asked = found.asked
-    return measure(run(asked.machine, asked.offered(), share, fleet=asked.fleet), None, open_loop=True)
+def at_pace(found: Findings, parts: tuple[Between, Front], paces: tuple[float, float]) -> Metrics:
+    """The same requests while slices take so many times longer on the engine's core and on the other one. parts: of a
+    server, undisturbed."""
+    asked, (engine, other) = found.asked, (pace_of(pace) for pace in paces)
+    device = replace(this_device(1), disturbed=engine).as_disturbed()
+    case = replace(asked.machine.case, setup=replace(asked.machine.case.setup, device=device))
+    between, front = slowed(parts[0], engine.launch), slowed(parts[1], other.launch)
+    machine, fleet = replace(asked.machine, case=case, between=between), replace(asked.fleet, front=front)
+    return measure(run(machine, asked.offered(), fleet=fleet), None, open_loop=True)
 
 
-def table(name: str, kind: str, runs: Sequence[Real], found: Findings) -> Iterator[str]:
+def table(name: str, kind: str, runs: Sequence[Real], found: Findings, paced: Sequence[Metrics]) -> Iterator[str]:
     """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
-    how far where each run is simulated at the pace of its own steps."""
+    how far at the pace of each run."""
     milli = 1e3
     throughput = FIGURES["tokens_per_second"](found)
     assert throughput is not None
-    paced = [at_pace(found, each.share) for each in runs]
-    lines = []
     for metric, latency, real in (
         ("TTFT p50", "TTFT", [statistics.median(each.ttft) for each in runs]),
         ("TPOT p50", "TPOT", [statistics.median(each.tpot) for each in runs]),
     ):
         at, own = found.latency(latency, 50), [each.latency(latency, 50) for each in paced]
         if at is not None:
-            low, mid, high = (each * milli for each in (at.low, at.mid, at.high))
-            expected = [each.mid * milli for each in own if each is not None]
-            lines.append((metric, low, mid, high, [each * milli for each in real], expected))
+            told = (at.low * milli, at.mid * milli, at.high * milli)
+            expected = [at.mid * milli if each is None else each.mid * milli for each in own]
+            yield line(name, kind, metric, told, [each * milli for each in real], expected)
+    told = (throughput.low, throughput.mid, throughput.high)
     real = [each.tokens_per_second for each in runs]
-    own = [each.tokens_per_second for each in paced]
-    lines.append(("tokens a second", throughput.low, throughput.mid, throughput.high, real, own))
-    for metric, low, mid, high, each, expected in lines:
-        middle = statistics.median(each)
-        error, within = mid / middle - 1, low <= middle <= high
-        apart = statistics.median(one / other - 1 for one, other in zip(expected, each, strict=True))
-        cells = (f"{mid:.3g} ({low:.3g} .. {high:.3g})", f"{middle:.3g} ({min(each):.3g} .. {max(each):.3g})")
-        near = "yes" if abs(error) <= GOALS[metric] else "**no**"
-        yield row((name, kind, metric, *cells, f"{error:+.1%}", near, "yes" if within else "**no**", f"{apart:+.1%}"))
+    yield line(name, kind, "tokens a second", told, real, [each.tokens_per_second for each in paced])
+
+
+def line(
+    name: str,
+    kind: str,
+    metric: str,
+    told: tuple[float, float, float],
+    real: Sequence[float],
+    expected: Sequence[float],
+) -> str:
+    """Of the table. expected: at the pace of each run."""
+    low, mid, high = told
+    middle = statistics.median(real)
+    error = mid / middle - 1
+    apart = statistics.median(one / other - 1 for one, other in zip(expected, real, strict=True))
+    cells = (f"{mid:.3g} ({low:.3g} .. {high:.3g})", f"{middle:.3g} ({min(real):.3g} .. {max(real):.3g})")
+    near, at_its_pace = ("yes" if abs(each) <= GOALS[metric] else "**no**" for each in (error, apart))
+    within = "yes" if low <= middle <= high else "**no**"
+    return row((name, kind, metric, *cells, f"{error:+.1%}", near, within, f"{apart:+.1%}", at_its_pace))
 
 
 def main() -> None:
@@ -300,51 +279,58 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45, help="of each trace")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    torch.set_num_threads(1)
     name = args.model if args.model in LOADS else "0.6 B"
-    timer, calibration = Timer(torch.device("cpu"), 1), calibrated(1)
-    probe = Probe(timer, beyond_caches(stated_caches(1)))
-    with tempfile.TemporaryDirectory() as folder:
-        for line in beside(args, name, probe, calibration.pace, Path(folder)):
-            print(line, flush=True)
+    torch.set_num_threads(1)
+    launch = calibrated(1).pace.launch
+    with tempfile.TemporaryDirectory() as folder, watched(CORES, Path(folder), launch) as cores:
+        for text in beside(args, name, cores, Path(folder)):
+            print(text, flush=True)
 
 
-def beside(args: argparse.Namespace, name: str, probe: Probe, usual: Pace, folder: Path) -> Iterator[str]:
+def beside(args: argparse.Namespace, name: str, cores: Cores, folder: Path) -> Iterator[str]:
     """Run and simulate; what there is to print."""
-    record, lines, trace = folder / "record.jsonl", folder / "run.csv", folder / "trace.csv"
-    load, vocabulary = LOADS[name], read_config(args.model).values["vocab_size"]
-    with serving([args.model, "--threads", "1", "--record", str(record)]) as server:
+    lines, trace, load = folder / "run.csv", folder / "trace.csv", LOADS[name]
+    record, vocabulary = Recording(folder / "record.jsonl"), read_config(args.model).values["vocab_size"]
+    with serving([args.model, "--threads", "1", "--record", str(folder / "record.jsonl")]) as server:
         pin(server.pid, CORES[1])
         pin(server.engine, CORES[0])
-        given, taken, phases = f"uniform:{load.given.low}:{load.given.high}", 0, []
-        for users, answer, count in IDLE[name]:
+        given = f"uniform:{load.given.low}:{load.given.high}"
+
+        def paces_since(begin: float) -> tuple[float, float]:
+            until = time.perf_counter()
+            return cores.pace(CORES[0], begin, until), cores.pace(CORES[1], begin, until)
+
+        def phase(users: int, answer: int, count: int, seed: int) -> tuple[float, Phase]:
+            """And the pace of the two cores together."""
             alone = ("--concurrency", str(users), "--requests", str(count), "--input", given, "--output", str(answer))
-            rows, seconds = bench(server, lines, vocabulary, *alone, "--seed", str(len(phases)))
-            steps = steps_in(record)
-            phases.append(Phase(rows, steps[taken:], seconds))
-            taken = len(steps)
-        between, front = costs_of(*phases[1:])
-        yield f"{name}: {between}, {front}"
+            begin = time.perf_counter()
+            rows, seconds = bench(server, lines, vocabulary, *alone, "--seed", str(seed))
+            steps, requests = record.new()
+            paces = paces_since(begin)
+            return sum(paces), Phase(rows, steps, requests, seconds, paces)
+
+        _, *tries = ([phase(*idle, seed) for seed in range(TRIES)] for idle in IDLE[name])
+        parts = costs_of(*(min(each, key=lambda found: found[0])[1] for each in tries))
+        yield f"{name}, undisturbed: {parts[0]}, {parts[1]}"
         for kind in args.traces:
             write_trace(trace, requests_of(kind, load, args.seconds))
-            found = simulated(args.model, trace, limits_of(server), between, front)
-            probes, runs, count = [probe().over(usual)], [], 0
+            found, runs, count = simulated(args.model, trace, limits_of(server), parts), list[Real](), 0
             for seed in range(args.repeats):
                 asked = ("--trace", str(trace), "--duration", "600s", "--seed", str(seed + 10))  # longer than any trace
+                begin = time.perf_counter()
                 rows, _ = bench(server, lines, vocabulary, *asked)
-                probes.append(probe().over(usual))
-                steps, count = steps_in(record), len(rows)
-                runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps[taken:])))
-                taken = len(steps)
+                steps, _ = record.new()  # it waits, until slices are written too
+                paces = paces_since(begin)
+                count = len(rows)
+                runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps), paces))
+            paced = ", ".join(" and ".join(f"{pace:.2f}" for pace in each.paces) for each in runs)
             shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
             shown = found.metrics.steps
             yield (
                 f"{name}, {kind}: {count} requests, {found.verdict}, busy {shown.busy:.0%}, batch {shown.batch:.2f}; "
-                f"{failed} failed in {len(runs)} runs; of the price steps took {shares}"
+                f"{failed} failed in {len(runs)} runs; of the price steps took {shares}; slices {paced}"
             )
-            for at in probes:
-                yield f"pace: launch x{at.launch:.2f}, compute x{at.compute:.2f}, memory x{at.memory:.2f}"
-            yield from table(name, kind, runs, found)
+            yield from table(name, kind, runs, found, [at_pace(found, parts, each.paces) for each in runs])
 
 
 if __name__ == "__main__":
