@@ -2,12 +2,16 @@
 `--between-steps` and `--front`."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
 from ridgeline.simulate.front import Between, Front
+
+COLD = 6
+"""Decode steps after a prompt from which on they take what they are priced at."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,16 @@ class Phase:
         )
         return statistics.median([*found] or [0.0])
 
-    def longer(self, *, after_prompts: bool) -> float:
-        """Seconds from one step to the end of the next beside its price, of those without a prompt in the midst of
-        others: after one with a prompt, or after the others; the median."""
-        return statistics.median(
-            self._gap(before, after) + self._over(after)
-            for before, after in pairwise(self.steps)
-            if before["running"] and not _prompts(after) and _prompts(before) == after_prompts
-        )
+    def after(self) -> float:
+        """Seconds that a prompt costs the decode steps after it beside their price, gaps before them too: of each of
+        the first COLD the median, less that of those that come later."""
+        found, since = defaultdict[int, list[float]](list), COLD
+        for before, step in pairwise(self.steps):
+            since = 0 if _prompts(step) else min(COLD, since + 1)
+            if since and before["running"]:
+                found[since].append(self._gap(before, step) + self._over(step))
+        usual = statistics.median(found.pop(COLD))
+        return sum(max(0.0, statistics.median(each) - usual) for each in found.values())
 
     def _gap(self, before: Mapping[str, float], after: Mapping[str, float]) -> float:
         return (after["at"] - before["at"] - before["seconds"]) / self.paces[0]
@@ -99,9 +105,8 @@ def costs_of(long: Phase, short: Phase, two: Phase, several: Phase) -> tuple[Bet
     sequence = max(0.0, (several.gap(prompts=False) - long.gap(prompts=False)) / (several.batch - 1))
     arrival = max(0.0, several.gap(prompts=True) - several.gap(prompts=False))
     idle = max(0.0, two.over(idle=True) - two.over(idle=False))
-    after = max(0.0, two.longer(after_prompts=True) - two.longer(after_prompts=False))
     always = max(0.0, long.gap(prompts=False) - sequence)
-    between = Between(*_nanoseconds(always, sequence, arrival, idle, after))
+    between = Between(*_nanoseconds(always, sequence, arrival, idle, two.after()))
     first = max(0.0, short.around - short.read - each - arrival)
     answer = max(0.0, request - short.read - first)
     return between, Front(*_nanoseconds(short.read, step, each - step, first, answer))
