@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import torch
 from ridgeline import __version__
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
-from ridgeline.calibrate.probe import Probe
+from ridgeline.calibrate.probe import Probe, mean_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
@@ -156,7 +156,7 @@ class Bench:
         torch.set_num_threads(self.timer.threads)
         before = self.probe()
         _, *pair = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(1 + PAIR)]
-        pace = halfway(before, self.probe()).over(self.calibration.pace)
+        pace = mean_pace([before, self.probe()]).over(self.calibration.pace)
         return [Run(steps, pace) for steps in pair]
 
     def _ranked(
@@ -206,14 +206,9 @@ class Bench:
                     for kernel, total in once.items():
                         into.setdefault(kernel, []).append(total)
                     watch.clear()
-        pace = halfway(before, self.probe()).over(self.calibration.pace)
+        pace = mean_pace([before, self.probe()]).over(self.calibration.pace)
         took = {step: {k: statistics.median(v) for k, v in classes.items()} for step, classes in found.items()}
         return took, pace
-
-
-def halfway(before: Pace, after: Pace) -> Pace:
-    """Of what ran between two probes."""
-    return Pace(*((one + other) / 2 for one, other in zip(astuple(before), astuple(after), strict=True)))
 
 
 def measure(chosen: Sequence[Subject], repeats: int, rounds: int, threads: int | None) -> list[Row]:

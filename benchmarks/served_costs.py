@@ -73,8 +73,8 @@ class Phase:
         return statistics.median([*found] or [0.0])
 
     def after(self) -> float:
-        """Seconds that a prompt costs the decode steps after it beside their price, gaps before them too: of each of
-        the first COLD the median, less that of those that come later."""
+        """Seconds that a prompt costs the decode steps after it beside their price, gaps before them too: the median of
+        each before the COLD-th, less that of the later ones."""
         found, since = defaultdict[int, list[float]](list), COLD
         for before, step in pairwise(self.steps):
             since = 0 if _prompts(step) else min(COLD, since + 1)

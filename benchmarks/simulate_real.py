@@ -300,17 +300,15 @@ def beside(args: argparse.Namespace, name: str, cores: Cores, folder: Path) -> I
             until = time.perf_counter()
             return cores.pace(CORES[0], begin, until), cores.pace(CORES[1], begin, until)
 
-        def phase(users: int, answer: int, count: int, seed: int) -> tuple[float, Phase]:
-            """And the pace of the two cores together."""
+        def phase(users: int, answer: int, count: int, seed: int) -> Phase:
             alone = ("--concurrency", str(users), "--requests", str(count), "--input", given, "--output", str(answer))
             begin = time.perf_counter()
             rows, seconds = bench(server, lines, vocabulary, *alone, "--seed", str(seed))
             steps, requests = record.new()
-            paces = paces_since(begin)
-            return sum(paces), Phase(rows, steps, requests, seconds, paces)
+            return Phase(rows, steps, requests, seconds, paces_since(begin))
 
         _, *tries = ([phase(*idle, seed) for seed in range(TRIES)] for idle in IDLE[name])
-        parts = costs_of(*(min(each, key=lambda found: found[0])[1] for each in tries))
+        parts = costs_of(*(min(each, key=lambda found: sum(found.paces)) for each in tries))
         yield f"{name}, undisturbed: {parts[0]}, {parts[1]}"
         for kind in args.traces:
             write_trace(trace, requests_of(kind, load, args.seconds))

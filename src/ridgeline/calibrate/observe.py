@@ -44,10 +44,10 @@ def time_trial(
     spaces_of: dict[Op, list[Space]] = {}
     for _, op, space in traced_calls(model):  # once, before anything is timed
         spaces_of.setdefault(op, []).append(space)
-    paces: list[Pace] = []
+    before = len(probe.taken)
     steps, name = list(trial.prepared(model, watch)), f"{trial.name} {format_of(dtype).name}"
-    timed = time_steps(watch, spaces_of, steps, budget / len(steps), lambda: paces.append(probe()))
-    pace, times = undisturbed_pace(paces), list[KernelTime]()
+    timed = time_steps(watch, spaces_of, steps, budget / len(steps), probe)
+    pace, times = undisturbed_pace(probe.taken[before:]), list[KernelTime]()
     for step, ops in zip(steps, timed, strict=True):
         recorded = price.recorded(roofs, step.work)
         times += kernel_times(f"{name} {step.what}", ops, price, step.work, roofs, pace, recorded=recorded)

@@ -59,9 +59,9 @@ def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Devic
     timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
     for prompts in TRAFFIC:
         list(drive(model, prompts, TOKENS, timer.now))
-    begin, probes = timer.wall(), list[Pace]()
+    begin, before = timer.wall(), len(probe.taken)
     while not timed or timer.wall() - begin < budget:
-        probes.append(probe())
+        probe()
         list(drive(model, TRAFFIC[0], TOKENS, timer.now))
         for prompts in TRAFFIC:
             met = set[int]()
@@ -70,7 +70,7 @@ def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Devic
                     timed.setdefault((prompts, index), []).append(step)
                 else:
                     met.add(step.work.tokens)
-    slower = undisturbed_pace(probes).over(pace).launch
+    slower = undisturbed_pace(probe.taken[before:]).over(pace).launch
     return [_overhead(runs, price, roofs, slower) for runs in timed.values()]
 
 

@@ -6,6 +6,7 @@ set against one another, and against a calibration, whose probe is known.
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 
 import torch
 
@@ -20,20 +21,16 @@ _EDGE = 512
 
 def undisturbed_pace(paces: Sequence[Pace]) -> Pace:
     """The pace while nothing was in the way, of each."""
-    return Pace(
-        undisturbed([pace.launch for pace in paces]),
-        undisturbed([pace.compute for pace in paces]),
-        undisturbed([pace.memory for pace in paces]),
-    )
+    return _of_each(undisturbed, paces)
 
 
 def mean_pace(paces: Sequence[Pace]) -> Pace:
     """The mean of each."""
-    return Pace(
-        statistics.mean(pace.launch for pace in paces),
-        statistics.mean(pace.compute for pace in paces),
-        statistics.mean(pace.memory for pace in paces),
-    )
+    return _of_each(statistics.mean, paces)
+
+
+def _of_each(of: Callable[[Sequence[float]], float], paces: Sequence[Pace]) -> Pace:
+    return Pace(*map(of, zip(*map(astuple, paces), strict=True)))
 
 
 def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Callable[[], object], int]:

@@ -39,7 +39,7 @@ class Between:
     @property
     def counts(self) -> bool:
         """Whether it matters how many requests are new."""
-        return bool(self.request or self.idle or self.after)
+        return bool(self.request or self.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ def machine_of(
     prefix_cache: bool = True,
     between: Between = NOTHING,
 ) -> Machine:
-    """An engine with these limits on the card of a case. context: positions
-    that a request may have, the model's by default. pages: of KV memory, where they are known; else what the plan
-    leaves for them. between: as of a Machine.
+    """An engine with these limits on the card of a case. context: positions that a request may have, the model's by
+    default. pages: of KV memory, where they are known; else what the plan leaves for them. between: as of a Machine.
 
     Raises ValueError for models that do not continue texts, for cards that run requests of their own, and for a model
     that leaves no page.
