@@ -1,8 +1,11 @@
-"""At what pace cores run while something is measured on them: a slice of Python now and then, at the lowest priority.
+"""At what pace cores run while something is measured on them: a calibration's probes before and after, and slices of
+Python all the while, at the lowest priority.
 
-Others on a machine come and go within seconds; while they are there a program of Python takes up to twice as long. A
-slice takes a twentieth of the time in which nothing else runs on the core, and none of any other's. What slices took
-says how much longer a run took than it would have alone, and says so without a look at the run itself.
+Others on a machine come and go within seconds; while they are there a program of Python takes up to twice as long.
+Probes say how much longer launches, arithmetic and memory take than the calibration found undisturbed, but only while
+nothing else runs. A slice takes a twentieth of the time in which nothing else runs on the core, and none of any
+other's: what slices took meanwhile, beside what they took around the probes, says how the pace changed in between. All
+of it is known without a look at the run itself.
 """
 
 import json
@@ -14,61 +17,75 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from ridgeline.calibrate.probe import nothing_but_launches
+from ridgeline.calibrate.probe import Probe
+from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.timer import Timer
 from ridgeline.roofline.pace import Pace
 
 BIN = 0.2
 """Seconds that are one sample of the pace: where a core had more time for slices they do not count for more."""
-_ANCHORED = 4.0  # seconds of slices and probes in turn
+_PROBED, _BETWEEN = 2.0, 0.05  # seconds of probes, and of nothing, when slices run, after each
 _TURNS, _PAUSE, _WRITTEN = 2000, 0.002, 50  # of a slice's loop; seconds between two; slices between two writes
 _LOST = Pace(0.88, 0.39, 0.38)
 """What launches, arithmetic and memory lose of what a slice loses: 40 s of slices and probes in turn, of which a slice
 lost 0.127, a step of the tiny model 0.111, a product 0.049, reading 0.048."""
 
 
+@dataclass(frozen=True)
+class Probed:
+    """What probes on a core took, of what they take undisturbed, between two moments of time.perf_counter."""
+
+    since: float
+    until: float
+    pace: Pace
+
+
 class Cores:
     """What is known of the pace of some cores."""
 
-    def __init__(self, files: Mapping[int, Path], undisturbed: float) -> None:
-        """undisturbed: seconds of a slice that nothing is in the way of."""
+    def __init__(self, files: Mapping[int, Path], undisturbed: Pace) -> None:
+        """undisturbed: seconds of the probes, as a calibration has them."""
         self._files, self._undisturbed = files, undisturbed
+        timer = Timer(torch.device("cpu"), 1)
+        self._probe = Probe(timer, beyond_caches(stated_caches(1)))
 
-    def pace(self, core: int, since: float, until: float) -> float:
-        """How many times as long as undisturbed a slice took between two moments of time.perf_counter, on average. A
-        part in which the core had no time for one is as the part before."""
+    def probed(self, core: int) -> Probed:
+        """Probe a core on which nothing else of ours runs."""
+        since, allowed, found = time.perf_counter(), os.sched_getaffinity(0), list[Pace]()
+        os.sched_setaffinity(0, {core})
+        while time.perf_counter() < since + _PROBED:
+            found.append(self._probe().over(self._undisturbed))
+            time.sleep(_BETWEEN)
+        os.sched_setaffinity(0, allowed)
+        means = (statistics.mean(each) for each in zip(*((p.launch, p.compute, p.memory) for p in found), strict=True))
+        return Probed(since, time.perf_counter(), Pace(*means))
+
+    def pace(self, core: int, before: Probed, after: Probed) -> Pace:
+        """How many times as long as undisturbed things took between probes."""
+        around = statistics.mean(self._slices(core, each.since, each.until) for each in (before, after))
+        more = self._slices(core, before.until, after.since) / around - 1
+        known = ((getattr(before.pace, name) + getattr(after.pace, name)) / 2 for name in Pace.__slots__)
+        lost = (getattr(_LOST, name) for name in Pace.__slots__)
+        return Pace(*(pace * (1 + share * more) for pace, share in zip(known, lost, strict=True)))
+
+    def _slices(self, core: int, since: float, until: float) -> float:
+        """Seconds of a slice between two moments, on average. A part in which the core had no time for one is as the
+        part before."""
         bins = defaultdict[int, list[float]](list)
         for line in self._files[core].read_text().splitlines():
             for at, took in json.loads(line):
                 bins[int(at / BIN)].append(took)
-        paces, last = [], 1.0
+        found, last = [], statistics.mean(bins[min(bins)])
         for number in range(min(bins), int(until / BIN) + 1):
-            last = statistics.mean(bins[number]) / self._undisturbed if number in bins else last
+            last = statistics.mean(bins[number]) if number in bins else last
             if number >= int(since / BIN):
-                paces.append(last)
-        return statistics.mean(paces)
-
-
-def pace_of(slices: float) -> Pace:
-    """What slices say of all else."""
-    return Pace(*(1 + lost * (slices - 1) for lost in (_LOST.launch, _LOST.compute, _LOST.memory)))
-
-
-def undisturbed_slice(launch: float) -> float:
-    """Seconds of a slice while a launch of a probe takes so many, as in a calibration: of both in turn, now."""
-    step, _ = nothing_but_launches(Timer(torch.device("cpu"), 1))
-    until, found = time.perf_counter() + _ANCHORED, list[float]()
-    with torch.inference_mode():
-        while time.perf_counter() < until:
-            before, started = one_slice(), time.thread_time()
-            step()
-            pace = 1 + ((time.thread_time() - started) / launch - 1) / _LOST.launch
-            found.append((before + one_slice()) / 2 / pace)
-    return statistics.median(found)
+                found.append(last)
+        return statistics.mean(found)
 
 
 def one_slice() -> float:
@@ -80,10 +97,11 @@ def one_slice() -> float:
 
 
 @contextmanager
-def watched(cores: Sequence[int], folder: Path, launch: float) -> Iterator[Cores]:
-    """While it lasts, the pace of these cores is written down. launch: as of undisturbed_slice."""
-    undisturbed = undisturbed_slice(launch)
+def watched(cores: Sequence[int], folder: Path, undisturbed: Pace) -> Iterator[Cores]:
+    """While it lasts, the pace of these cores is written down. undisturbed: as of Cores."""
     files = {core: folder / f"pace-{core}" for core in cores}
+    for file in files.values():
+        file.write_text("")
     children = [subprocess.Popen([sys.executable, __file__, str(core), str(file)]) for core, file in files.items()]
     try:
         yield Cores(files, undisturbed)

@@ -4,9 +4,9 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 from ridgeline.simulate.front import Between, Front
 
@@ -17,19 +17,19 @@ COLD = 6
 @dataclass(frozen=True)
 class Phase:
     """Requests to a server that nobody else asks: what the client wrote of each, what the server did of them and of its
-    engine's steps, and processor seconds of server and client. paces: how many times longer than undisturbed the
-    engine's core took, and the other; all that is said of a phase is as if they had not."""
+    engine's steps, and processor seconds of server and client. pace: how many times longer than undisturbed things took
+    on their core, as probes say; all that is said of a phase is as if they had not."""
 
     rows: Sequence[Mapping[str, str]]
     steps: Sequence[Mapping[str, float]]
     requests: Sequence[Mapping[str, float]]
     taken: float
-    paces: tuple[float, float]
+    pace: float
 
     @property
     def seconds(self) -> float:
         """Of the processor."""
-        return self.taken / self.paces[1]
+        return self.taken / self.pace
 
     @property
     def tokens(self) -> int:
@@ -44,23 +44,49 @@ class Phase:
     @property
     def read(self) -> float:
         """Seconds from a request's arrival until the engine is sent it; the median."""
-        return statistics.median(each["queued"] - each["at"] for each in self.requests) / self.paces[1]
+        return self._read / self.pace
 
     @property
-    def around(self) -> float:
-        """Seconds of a first token that are not the engine's; the median. Nobody is before a request of one user."""
-        rows = self.rows
-        found = (float(r["service_ttft"]) - float(r["server_ttft"]) + float(r["server_queue"]) for r in rows)
-        return statistics.median(found) / self.paces[1]
+    def _read(self) -> float:
+        return statistics.median(each["queued"] - each["at"] for each in self.requests)
 
-    def gap(self, *, prompts: bool) -> float:
-        """Seconds before a step in the midst of others, those that begin a prompt or the others; the mean, for they add
-        up."""
-        return statistics.mean(
-            self._gap(before, after)
-            for before, after in pairwise(self.steps)
-            if before["running"] and _prompts(after) == prompts
-        )
+    @property
+    def taken_up(self) -> float:
+        """Seconds from then until its first step begins; the median, of requests of which few wait for others."""
+        queued = statistics.median(float(row["server_queue"]) for row in self.rows)
+        return max(0.0, queued - self._read) / self.engine
+
+    @property
+    def outside(self) -> float:
+        """Seconds of a first token before the server has the request and after it has made the token; the median."""
+        found = (float(row["service_ttft"]) - float(row["server_ttft"]) for row in self.rows)
+        return statistics.median(found) / self.pace
+
+    @cached_property
+    def engine(self) -> float:
+        """What decode steps take that find all at hand, of what they are priced at; the median. It stands for the pace
+        of the engine's core: what other steps take beside their price is a difference, and probes are too coarse for
+        that."""
+        found = (step["seconds"] / step["predicted"] for _, step, since in self._decoding() if since == COLD)
+        return statistics.median(found)
+
+    @property
+    def gap(self) -> float:
+        """Seconds before a decode step that finds all at hand; the mean, for they add up."""
+        return statistics.mean(self._gap(before, step) for before, step, since in self._decoding() if since == COLD)
+
+    @property
+    def side_by_side(self) -> float:
+        """Sequences of those steps, on average."""
+        return statistics.mean(step["sequences"] for _, step, since in self._decoding() if since == COLD)
+
+    @property
+    def arrival(self) -> float:
+        """Seconds more before a step in the midst of others than before others, for each request that is new in it."""
+        usual = self.gap
+        met = [(before, after) for before, after in pairwise(self.steps) if before["running"] and _prompts(after)]
+        longer = sum(self._gap(before, after) - usual for before, after in met)
+        return max(0.0, longer / sum(after["sequences"] - before["running"] for before, after in met))
 
     def over(self, *, idle: bool) -> float:
         """Seconds that steps with a prompt take more than they are priced at: those before which nothing ran, or the
@@ -75,46 +101,50 @@ class Phase:
     def after(self) -> float:
         """Seconds that a prompt costs the decode steps after it beside their price, gaps before them too: the median of
         each before the COLD-th, less that of the later ones."""
-        found, since = defaultdict[int, list[float]](list), COLD
-        for before, step in pairwise(self.steps):
-            since = 0 if _prompts(step) else min(COLD, since + 1)
-            if since and before["running"]:
-                found[since].append(self._gap(before, step) + self._over(step))
+        found = defaultdict[int, list[float]](list)
+        for before, step, since in self._decoding():
+            found[since].append(self._gap(before, step) + self._over(step))
         usual = statistics.median(found.pop(COLD))
         return sum(max(0.0, statistics.median(each) - usual) for each in found.values())
 
+    def _decoding(self) -> Iterator[tuple[Mapping[str, float], Mapping[str, float], int]]:
+        """Steps without a prompt in the midst of others, the one before each, and which it is after a prompt, up to the
+        COLD-th."""
+        since = COLD
+        for before, step in pairwise(self.steps):
+            since = 0 if _prompts(step) else min(COLD, since + 1)
+            if since and before["running"]:
+                yield before, step, since
+
     def _gap(self, before: Mapping[str, float], after: Mapping[str, float]) -> float:
-        return (after["at"] - before["at"] - before["seconds"]) / self.paces[0]
+        return (after["at"] - before["at"] - before["seconds"]) / self.engine
 
     def _over(self, step: Mapping[str, float]) -> float:
-        return step["seconds"] / self.paces[0] - step["predicted"]
+        return step["seconds"] / self.engine - step["predicted"]
 
 
 def _prompts(step: Mapping[str, float]) -> bool:
     return step["positions"] > step["sequences"]
 
 
-def costs_of(long: Phase, short: Phase, two: Phase, several: Phase) -> tuple[Between, Front]:
-    """The parts, undisturbed: of one user with long answers and with short ones, of two users and of several. All of it
-    is idle time that is told apart: nothing of a trace is in it."""
+def costs_of(long: Phase, short: Phase, light: Phase, several: Phase) -> tuple[Between, Front]:
+    """The parts, undisturbed: of one user with long answers and with short ones, of few requests that come by
+    themselves, and of several users. Users ask as soon as they have an answer, so that what ends it is still done while
+    the next one begins; requests that come by themselves mostly find nothing else going on. Nothing of a trace is in
+    it."""
     each = (long.seconds - short.seconds) / (long.tokens - short.tokens)  # a step and its one token
     request = (short.seconds - each * short.tokens) / len(short.rows)
     shared = (several.seconds - request * len(several.rows)) / several.tokens
     assert several.batch > 1, "several users are together in steps"
     step = min(each, max(0.0, (each - shared) / (1 - 1 / several.batch)))
-    sequence = max(0.0, (several.gap(prompts=False) - long.gap(prompts=False)) / (several.batch - 1))
-    arrival = max(0.0, several.gap(prompts=True) - several.gap(prompts=False))
-    idle = max(0.0, two.over(idle=True) - two.over(idle=False))
-    always = max(0.0, long.gap(prompts=False) - sequence)
-    between = Between(*_nanoseconds(always, sequence, arrival, idle, two.after()))
-    first = max(0.0, short.around - short.read - each - arrival)
-    answer = max(0.0, request - short.read - first)
-    return between, Front(*_nanoseconds(short.read, step, each - step, first, answer))
-
-
-def slowed(costs: Between | Front, pace: float) -> Any:
-    """The same while all of it takes so many times longer."""
-    return replace(costs, **{each.name: round(getattr(costs, each.name) * pace) for each in fields(costs)})
+    sequence = max(0.0, (several.gap - long.gap) / (several.side_by_side - 1))
+    always = max(0.0, long.gap - sequence)
+    arrival = max(0.0, light.arrival + light.over(idle=False))
+    idle = max(0.0, light.taken_up + light.over(idle=True) - always - sequence - arrival)
+    between = Between(*_nanoseconds(always, sequence, arrival, idle, light.after()))
+    first = max(0.0, light.outside - each)
+    answer = max(0.0, request - light.read - first)
+    return between, Front(*_nanoseconds(light.read, step, each - step, first, answer))
 
 
 def _nanoseconds(*seconds: float) -> Iterator[int]:

@@ -4,20 +4,22 @@
     python benchmarks/simulate_real.py tales even bursts azure [--seconds 45] [--repeats 3]
 
 The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks,
-then two and several: what passes between two steps, and what a request, a step, a token and an answer take of the other
-core, is taken from that (served_costs.py), of the least disturbed of three tries. Then each trace is replayed so many
+then few requests come by themselves, then several users ask: what passes between two steps, and what a request, a step,
+a token and an answer take of the other core, is taken from that (served_costs.py), of the least disturbed of three
+tries. Then each trace is replayed so many
 times, each time with other prompts of the same lengths. It is simulated from its lengths and moments, with the pages
 and limits that the server says it has, at the calibrated price: nothing is fitted to the runs. TTFT is the client's,
 from the intended moment. Printed are rows of benchmarks/simulate.md.
 
-A slice of Python on each core says all the while what else is at work on the machine (machine_pace.py). Errors are
-printed of what was simulated before the trace ran, at the pace that the calibration met; and of the same at the pace of
-each run, as its slices say.
+Probes before and after each run, and slices of Python all the while, say what else is at work on the machine
+(machine_pace.py). Errors are printed of what was simulated before the trace ran, at the pace that the calibration met;
+and of the same at the pace of each run.
 """
 
 import argparse
 import csv
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -29,16 +31,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import torch
 
-from machine_pace import Cores, pace_of, watched
+from machine_pace import Cores, Probed, watched
 from ridgeline.calibrate.file import load as calibrated
 from ridgeline.calibrate.this import this_device
 from ridgeline.checkpoint.source import read_config
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.engine_profile import load_engine
+from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.asked import Asked, price_error
 from ridgeline.simulate.findings import FIGURES, Findings, simulate
@@ -51,7 +55,7 @@ from ridgeline.traffic.arrivals import gamma, poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, bounded, drawn, hurried
 from ridgeline.traffic.trace import TraceRequest, read_trace
-from served_costs import Phase, costs_of, slowed
+from served_costs import Phase, costs_of
 from serving import Server, serving
 
 SEED = 16
@@ -79,11 +83,18 @@ LOADS = {
 }
 
 
+_ONE = ("--concurrency", "1")
 IDLE = {
-    "tales": ((1, 60, 10), (1, 120, 60), (1, 2, 60), (2, 120, 80), (8, 120, 80)),
-    "0.6 B": ((1, 4, 2), (1, 24, 8), (1, 2, 8), (2, 24, 8), (4, 24, 12)),
+    "tales": (
+        (_ONE, 60, 10),
+        (_ONE, 120, 60),
+        (_ONE, 2, 60),
+        (("--rate", "8"), 60, 200),
+        (("--concurrency", "8"), 120, 80),
+    ),
+    "0.6 B": ((_ONE, 4, 2), (_ONE, 24, 8), (_ONE, 2, 8), (("--rate", "0.3"), 24, 12), (("--concurrency", "4"), 24, 12)),
 }
-"""Users, tokens of an answer and requests before the traces: to become warm, then as costs_of takes them."""
+"""Who asks, tokens of an answer and requests before the traces: to become warm, then as costs_of takes them."""
 
 
 def requests_of(kind: str, load: Load, seconds: float) -> Iterator[TraceRequest]:
@@ -114,20 +125,24 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
 # -- the real one -----------------------------------------------------------------------------------------------------
 
 
+Paces = tuple[Pace, Pace]
+"""Of the engine's core and of the other."""
+
+
 @dataclass(frozen=True)
 class Real:
     """What the client of one run saw, in seconds, request by request; of those that came after a moment. share: what
-    steps took, of what they were predicted to. paces: of the cores, as of Cores.pace."""
+    steps took, of what they were predicted to. paces: of the engine's core and of the other."""
 
     ttft: list[float]
     tpot: list[float]
     tokens_per_second: float
     failed: int
     share: float
-    paces: tuple[float, float]
+    paces: Paces
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float, paces: tuple[float, float]) -> "Real":
+    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float, paces: Paces) -> "Real":
         """Of the lines that `bench serve --csv` wrote."""
         ok = [row for row in rows if row["outcome"] == "ok" and float(row["intended"]) >= since]
         span = max(float(row["last_token"]) for row in ok) - min(float(row["intended"]) for row in ok)
@@ -199,8 +214,10 @@ def simulated(model: str, trace: Path, limits: dict[str, int], parts: tuple[Betw
     """The same requests to the same limits, on this processor's price with one thread, as it is on average. parts: of a
     server, undisturbed."""
     undisturbed = this_device(1)
-    assert undisturbed.disturbed is not None, "a calibrated machine knows what it meets"
-    between, front = (slowed(each, undisturbed.disturbed.launch) for each in parts)
+    if undisturbed.disturbed is None:
+        sys.exit("this machine is not calibrated: run `ridgeline calibrate --threads 1` first")
+    launch = undisturbed.disturbed.launch
+    between, front = parts[0].times(launch), parts[1].times(launch)
     device = undisturbed.as_disturbed()
     case = ModelCache(read_config(model)).case(Setup(device, engine=load_engine("ridgeline")))
     machine = machine_of(
@@ -221,13 +238,12 @@ def row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def at_pace(found: Findings, parts: tuple[Between, Front], paces: tuple[float, float]) -> Metrics:
-    """The same requests while slices take so many times longer on the engine's core and on the other one. parts: of a
-    server, undisturbed."""
-    asked, (engine, other) = found.asked, (pace_of(pace) for pace in paces)
+def at_pace(found: Findings, parts: tuple[Between, Front], paces: Paces) -> Metrics:
+    """The same requests while the cores have such a pace. parts: of a server, undisturbed."""
+    asked, (engine, other) = found.asked, paces
     device = replace(this_device(1), disturbed=engine).as_disturbed()
     case = replace(asked.machine.case, setup=replace(asked.machine.case.setup, device=device))
-    between, front = slowed(parts[0], engine.launch), slowed(parts[1], other.launch)
+    between, front = parts[0].times(engine.launch), parts[1].times(other.launch)
     machine, fleet = replace(asked.machine, case=case, between=between), replace(asked.fleet, front=front)
     return measure(run(machine, asked.offered(), fleet=fleet), None, open_loop=True)
 
@@ -245,7 +261,7 @@ def table(name: str, kind: str, runs: Sequence[Real], found: Findings, paced: Se
         at, own = found.latency(latency, 50), [each.latency(latency, 50) for each in paced]
         if at is not None:
             told = (at.low * milli, at.mid * milli, at.high * milli)
-            expected = [at.mid * milli if each is None else each.mid * milli for each in own]
+            expected = [math.nan if each is None else each.mid * milli for each in own]
             yield line(name, kind, metric, told, [each * milli for each in real], expected)
     told = (throughput.low, throughput.mid, throughput.high)
     real = [each.tokens_per_second for each in runs]
@@ -278,55 +294,69 @@ def main() -> None:
     parser.add_argument("traces", choices=["even", "bursts", "azure"], nargs="+")
     parser.add_argument("--seconds", type=float, default=45, help="of each trace")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="a folder for what the client and the server write")
     args = parser.parse_args()
     name = args.model if args.model in LOADS else "0.6 B"
     torch.set_num_threads(1)
-    launch = calibrated(1).pace.launch
-    with tempfile.TemporaryDirectory() as folder, watched(CORES, Path(folder), launch) as cores:
-        for text in beside(args, name, cores, Path(folder)):
-            print(text, flush=True)
+    undisturbed = calibrated(1).pace
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if args.keep is None else args.keep
+        folder.mkdir(parents=True, exist_ok=True)
+        with watched(CORES, folder, undisturbed) as cores:
+            for text in beside(args, name, cores, folder):
+                print(text, flush=True)
 
 
 def beside(args: argparse.Namespace, name: str, cores: Cores, folder: Path) -> Iterator[str]:
     """Run and simulate; what there is to print."""
-    lines, trace, load = folder / "run.csv", folder / "trace.csv", LOADS[name]
+    idle, load = folder / "idle.csv", LOADS[name]
     record, vocabulary = Recording(folder / "record.jsonl"), read_config(args.model).values["vocab_size"]
     with serving([args.model, "--threads", "1", "--record", str(folder / "record.jsonl")]) as server:
         pin(server.pid, CORES[1])
         pin(server.engine, CORES[0])
         given = f"uniform:{load.given.low}:{load.given.high}"
 
-        def paces_since(begin: float) -> tuple[float, float]:
-            until = time.perf_counter()
-            return cores.pace(CORES[0], begin, until), cores.pace(CORES[1], begin, until)
+        def probed() -> tuple[Probed, Probed]:
+            return cores.probed(CORES[0]), cores.probed(CORES[1])
 
-        def phase(users: int, answer: int, count: int, seed: int) -> Phase:
-            alone = ("--concurrency", str(users), "--requests", str(count), "--input", given, "--output", str(answer))
-            begin = time.perf_counter()
-            rows, seconds = bench(server, lines, vocabulary, *alone, "--seed", str(seed))
-            steps, requests = record.new()
-            return Phase(rows, steps, requests, seconds, paces_since(begin))
+        def paces_since(before: tuple[Probed, Probed]) -> Paces:
+            after = probed()
+            time.sleep(0.5)  # until slices are written
+            engine, other = (cores.pace(*each) for each in zip(CORES, before, after, strict=True))
+            return engine, other
 
-        _, *tries = ([phase(*idle, seed) for seed in range(TRIES)] for idle in IDLE[name])
-        parts = costs_of(*(min(each, key=lambda found: sum(found.paces)) for each in tries))
+        seeds = count(1000)  # prompts that are new each time, as those of a trace are
+
+        def phase(asking: Sequence[str], answer: int, requests: int) -> Phase:
+            size = ("--requests", str(requests), "--input", given, "--output", str(answer))
+            before = cores.probed(CORES[1])
+            rows, seconds = bench(server, idle, vocabulary, *asking, *size, "--seed", str(next(seeds)))
+            after = cores.probed(CORES[1])
+            time.sleep(0.5)  # until slices are written
+            return Phase(rows, *record.new(), seconds, cores.pace(CORES[1], before, after).launch)
+
+        _, *tries = ([phase(*each) for _ in range(TRIES)] for each in IDLE[name])
+        parts = costs_of(*(min(each, key=lambda found: found.pace) for each in tries))
         yield f"{name}, undisturbed: {parts[0]}, {parts[1]}"
         for kind in args.traces:
+            trace = folder / f"{kind}.csv"
             write_trace(trace, requests_of(kind, load, args.seconds))
-            found, runs, count = simulated(args.model, trace, limits_of(server), parts), list[Real](), 0
+            found, runs, asked_for = simulated(args.model, trace, limits_of(server), parts), list[Real](), 0
             for seed in range(args.repeats):
-                asked = ("--trace", str(trace), "--duration", "600s", "--seed", str(seed + 10))  # longer than any trace
-                begin = time.perf_counter()
-                rows, _ = bench(server, lines, vocabulary, *asked)
-                steps, _ = record.new()  # it waits, until slices are written too
-                paces = paces_since(begin)
-                count = len(rows)
+                whole = f"{args.seconds + 60:.0f}s"  # longer than the trace
+                asked = ("--trace", str(trace), "--duration", whole, "--seed", str(seed + 10))
+                before = probed()
+                rows, _ = bench(server, folder / f"{kind}-{seed}.csv", vocabulary, *asked)
+                paces = paces_since(before)
+                steps, _ = record.new()
+                asked_for = len(rows)
                 runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps), paces))
-            paced = ", ".join(" and ".join(f"{pace:.2f}" for pace in each.paces) for each in runs)
+            paced = ", ".join(" and ".join(f"{pace.launch:.2f}" for pace in each.paces) for each in runs)
             shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
             shown = found.metrics.steps
             yield (
-                f"{name}, {kind}: {count} requests, {found.verdict}, busy {shown.busy:.0%}, batch {shown.batch:.2f}; "
-                f"{failed} failed in {len(runs)} runs; of the price steps took {shares}; slices {paced}"
+                f"{name}, {kind}: {asked_for} requests, {found.verdict}, busy {shown.busy:.0%}, batch {shown.batch:.2f}"
+                f"; {failed} failed in {len(runs)} runs; of the price steps took {shares}; launches {paced}"
             )
             yield from table(name, kind, runs, found, [at_pace(found, parts, each.paces) for each in runs])
 

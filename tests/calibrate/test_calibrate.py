@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from ridgeline import calibrate, ops, roofline
-from ridgeline.calibrate import estimate, file, run
+from ridgeline.calibrate import estimate, file, roofs, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
 from ridgeline.calibrate.picture_trials import PICTURE_TRIALS
@@ -350,6 +351,24 @@ def test_products_of_int8_have_a_roof_of_their_own() -> None:
     found = products(Timer(CPU, 1, clock, wall=clock), 1e-3)
     assert found == {name: pytest.approx(2 * 512**3 / 1e-3) for name in ("fp32", "bf16", "int8")}
     assert peaks({"fp32": 3.0, "bf16": 1.0, "int8": 9.0}) == {"fp32": 3.0, "bf16": 3.0, "int8": 9.0}
+
+
+def test_the_faster_of_two_products_is_the_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's, or our own kernels', which multiply the same."""
+    clock = Clock()
+
+    def taking(seconds: float) -> Callable[..., object]:
+        return lambda *_: setattr(clock, "time", clock.time + seconds)
+
+    monkeypatch.setattr(roofs, "_multiply", lambda *_: [taking(4e-3), taking(1e-3)])
+    assert products(Timer(CPU, 1, clock, wall=clock), 1e-3)["fp32"] == pytest.approx(2 * 512**3 / 1e-3)
+    monkeypatch.undo()
+    for dtype, count in ((torch.float32, 2), (torch.bfloat16, 2), (torch.int8, 1)):
+        assert len(roofs._multiply(dtype, CPU)) == (count if library() is not None else 1)
+    a, b = torch.randn(2, 40, 40)
+    first, *ours = roofs._multiply(torch.float32, CPU)
+    for each in ours:
+        torch.testing.assert_close(each(a, b.T.contiguous())[0], first(a, b))  # type: ignore[index]
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:

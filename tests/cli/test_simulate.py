@@ -56,7 +56,7 @@ def test_the_answer_is_twelve_lines(ridgeline: Run, model: str, trace: str, tmp_
     assert (found["kind"], found["verdict"], found["inputs"]["device"]) == ("simulate", "steady", "h100-sxm")
     assert found["per_request"]["outcome"].count("rejected") == 1
     assert "90000 tokens" in "".join(found["per_request"]["reason"])
-    assert "1 of 61 requests cannot run, like one of which the prompt has 90000 tokens" in " ".join(ended.out.split())
+    assert "1 of 61 requests cannot run; of one the prompt has 90000 tokens" in " ".join(ended.out.split())
     assert page.read_text().count("<svg") >= 8
     again = ridgeline("simulate", model, *QUICK, "--trace", trace, "--out", result)
     assert_one_line(again, USAGE, "exists")
@@ -245,8 +245,15 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     [
         ((), "give what comes"),
         (("--rate", "5", "--users", "3"), "give one"),
-        (("--rate", "0"), "--rate is 0.0; it must be a number above 0"),
+        (("--rate", "0"), "--rate is 0.0; it must be a number of at least 1e-09"),
+        (("--rate", "1e-300"), "--rate is 1e-300; it must be a number of at least"),
+        (("--rate", "1e-9", "--requests", "99"), "requests come over more than a century"),
         (("--rate", "5", "--think", "1s"), "--think is for --users"),
+        (("--rate", "5", "--pages", "99", "--also", "l40s"), "--pages is of one server's cards, and --also has others"),
+        (("--rate", "5", "--pages", "99", "--slo", "ttft=1s", "--divide", "2"), "and --divide has others"),
+        (("--rate", "5", "--turns", "2", "--slo", "ttft=1s", "--advise"), "leave --turns out"),
+        (("--capacity", "--slo", "ttft=1s", "--requests", "0"), "--requests is 0"),
+        (("--capacity", "--slo", "chat:ttft=1s", "--requests", "9"), "--slo names class 'chat'"),
         (("--rate", "5", "--speed", "2"), "--speed is for a --trace"),
         (("--users", "0"), "--users is 0"),
         (("--trace", "TRACE", "--input", "5"), "--input is what a trace says itself"),

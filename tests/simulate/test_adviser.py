@@ -101,6 +101,21 @@ def test_pages_are_asked_for_where_requests_wait_for_them() -> None:
     assert {each.memory for each in rich.options} == {0.9}
 
 
+@pytest.mark.usefixtures("small_grid")
+def test_smaller_steps_are_tried_where_they_leave_pages() -> None:
+    """No step is as large as may be, but fewer positions leave memory for pages, which requests wait for."""
+
+    def on(limits: Limits, memory: float = 0.9) -> Machine:
+        return machine(limits, pages=100 if limits.tokens == 16384 else 600, on=EIGHT_B)
+
+    large = Limits(16384, 64)
+    found = advise(replace(asked(10.0, "ttft=300ms,tpot=60ms", large), machine=on(large)), on)
+    assert found.own.most_positions < 4096
+    assert found.own.short
+    assert found.best.limits.tokens < 16384
+    assert found.worth
+
+
 def test_nothing_is_said_where_nothing_differs() -> None:
     """All requests are good whatever the limits, at a rate that nobody notices: other settings need not even be run
     where nothing came near a limit."""
@@ -154,10 +169,12 @@ def test_users_are_not_compared() -> None:
 class Later:
     """A second process that has a result when it is asked whether it has, or for it; and that may be lost."""
 
-    def __init__(self, answers: int = 99) -> None:
-        self.ready, self.given, self.ended, self._answers = True, list[Setting](), False, answers
+    def __init__(self, answers: int = 99, takes: int = 99) -> None:
+        self.ready, self.given, self.ended, self._answers, self._takes = True, list[Setting](), False, answers, takes
 
     def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+        if len(self.given) == self._takes:
+            raise BrokenExecutor
         self.given.append((limits, memory))
         return _Asked(limits, memory, lost=len(self.given) > self._answers)
 
@@ -192,11 +209,11 @@ def told(found: Advised) -> str:
 
 
 @pytest.mark.usefixtures("small_grid")
-@pytest.mark.parametrize("answers", [99, 1, 0])
-def test_a_second_process_changes_nothing(advised: Advised, answers: int) -> None:
+@pytest.mark.parametrize(("answers", "takes"), [(99, 99), (1, 99), (0, 99), (99, 1), (99, 3)])
+def test_a_second_process_changes_nothing(advised: Advised, answers: int, takes: int) -> None:
     """Settings that it runs ahead of time are taken in their order, those that need not be run are not; one that is
-    lost on the way loses nothing."""
-    second = Later(answers)
+    lost on the way, or takes no more, loses nothing."""
+    second = Later(answers, takes)
     found = advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt, second=second)
     assert [each.limits for each in found.options] == [each.limits for each in advised.options]
     assert second.given

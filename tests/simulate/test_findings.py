@@ -99,7 +99,7 @@ def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
     assert overloaded.verdict == "overloaded"
     lines = dict(answer(overloaded))
     assert "more are under way each minute" in lines["verdict"]
-    assert lines["TTFT"] == lines["ITL"] == "none: it would say how long one looked"
+    assert lines["TTFT"] == lines["ITL"] == "none: in an overloaded run it grows with the length of the run"
     assert FIGURES["ttft_p50"](overloaded) is None
     result = findings_json(overloaded)
     assert result["figures"]["tpot_p50"] is None
@@ -179,6 +179,10 @@ def test_requirements(steady: Findings, overloaded: Findings) -> None:
     assert "is not kept: ttft_p50 is" in parse_requirement(f"ttft_p50<{between:.3f}us").failed(steady)
     assert parse_requirement(f"good_share>={share.low * 100 - 1:.2f}%").failed(steady) == ""
     assert "overloaded" in parse_requirement("ttft_p50<10s").failed(overloaded)
+    assert parse_requirement("preemptions<=0").failed(steady) == ""
+    assert "is not kept: preemptions is 0" in parse_requirement("preemptions>0").failed(steady)
+    assert "is not kept: preemptions is 0" in parse_requirement("preemptions<0").failed(steady)
+    assert parse_requirement("preemptions>=0").failed(steady) == ""
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_requirements(steady: Findings, overloaded: Findings) -> None:
         ("ttft_p99", "write a figure"),
         ("ttft_p98<1s", "names 'ttft_p98'; there is ttft_p50"),
         ("ttft_p99<500", "give a time with its unit"),
-        ("goodput>5ms", "it is no time"),
+        ("goodput>5ms", "goodput is not a time: leave the unit out"),
     ],
 )
 def test_what_is_no_requirement_is_refused(text: str, message: str) -> None:

@@ -195,6 +195,14 @@ def test_a_user_who_is_refused_leaves() -> None:
     assert measure(log, SLO(ttft=1), open_loop=False).good_share == 0
 
 
+def test_users_who_would_begin_later_never_ask() -> None:
+    """Of 200 who begin within a minute, those of the first ten seconds."""
+    asked = drawn(iter(lambda: 0, 1), Fixed(50), Fixed(2), 1)
+    arrived = Columns(run(machine(), Users(200, 60 * 10**9, asked, 10 * 10**9, seed=4))).arrived
+    assert arrived.max() < 10 * 10**9
+    assert 15 < len(arrived) < 60
+
+
 def test_simulate_decides_nothing() -> None:
     """No scheduler, no ledger, no pool, no rule of when a request ends, no arithmetic of pages: the engine has them."""
     folder = Path(ridgeline.simulate.__file__).parent

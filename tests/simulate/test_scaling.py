@@ -14,6 +14,7 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.answer import answer
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.columns import Columns
+from ridgeline.simulate.export import per_second
 from ridgeline.simulate.findings import Findings, simulate
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.log import Log
@@ -77,6 +78,31 @@ def test_nobody_is_sent_to_one_that_starts_or_leaves(usual: Log) -> None:
         assert (ends[own] <= until).all()
         assert (started[own] >= since + SECOND * (place > 0)).all()
     assert len(set(steps)) > 2
+
+
+def test_one_may_be_up_before_a_step_is_over() -> None:
+    """A step that lasts longer than a start-up, and than the time from one look to the next, holds nobody up."""
+    scaling = Scaling(1, 4, 1, 100_000, SECOND, 1)
+    one_long_step = [TraceRequest(0, 500, 2), *(TraceRequest(1, 500, 2) for _ in range(8))]
+    log = run(ON, OpenLoop(one_long_step), fleet=Fleet(1, "least", scaling=scaling))
+    assert log.steps.took[0] > 10 * scaling.period
+    assert Columns(log).ok.all()
+    assert max(there(log, at / 1e9) for at in range(0, log.end, scaling.period)) == 4
+    started = np.asarray(log.steps.started)[np.asarray(log.steps.replica) > 0]
+    assert started.min() < log.steps.took[0]
+
+
+def test_second_by_second_it_is_of_those_that_are_there(usual: Log) -> None:
+    """The load of a second is a share of the replicas of that second, and so are the pages that are held."""
+    found = per_second(usual)
+    quiet = next(at for at in range(20, len(found["second"])) if there(usual, at) == there(usual, at + 1) == 1)
+    assert found["replicas"][quiet] == 1
+    assert found["pool"][quiet] == 2000
+    took, started = np.asarray(usual.steps.took), np.asarray(usual.steps.started) // SECOND
+    assert found["busy"][quiet] == pytest.approx(took[started == quiet].sum() / SECOND)
+    assert sum(found["replicas"]) * SECOND == pytest.approx(sum(until - since for since, until in usual.lives))
+    assert max(found["replicas"]) > 2
+    assert max(found["busy"]) <= 1
 
 
 def test_a_slow_start_is_paid_in_first_tokens(usual: Log) -> None:

@@ -9,6 +9,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.columns import Columns
+from ridgeline.simulate.export import _replicas
 from ridgeline.simulate.findings import simulate
 from ridgeline.simulate.fleet import Fleet, Link, Split
 from ridgeline.simulate.log import Log
@@ -84,6 +85,26 @@ def test_nothing_is_lost_and_no_answer_runs_a_prompt() -> None:
     assert short.totals.preemptions > 0
     assert 1 in set(np.asarray(short.steps.replica)[np.asarray(short.steps.prompts) > 0])
     assert Columns(short).ok.all()
+
+
+def test_a_request_counts_where_its_prompt_was_and_where_its_answer_is() -> None:
+    """Prompts are the first replica's, answers but for their first tokens the second's."""
+    log = apart(12.0, NVLINK, 100)
+    prompts, answers = _replicas(log)
+    asked = offered(12.0, 100)
+    assert (prompts["requests"], answers["requests"], prompts["ok"], answers["ok"]) == (100, 100, 100, 100)
+    assert (prompts["input_tokens"], answers["input_tokens"]) == (sum(each.input for each in asked), 0)
+    assert prompts["output_tokens"] == 100
+    assert answers["output_tokens"] == sum(each.output for each in asked) - 100
+
+
+def test_few_positions_are_not_quartered() -> None:
+    """A quarter of 64 would be fewer than anybody sets, and the same twice says nothing."""
+    requests, few = offered(1.0, 3), replace(ON, limits=Limits(tokens=64, requests=16))
+    split = Fleet(2, split=Split(1, NVLINK))
+    asked = Asked("8b", few, "", True, lambda: OpenLoop(requests), None, PriceError(0.0, ""), 0, split)
+    beside = together(asked, lambda limits: replace(ON, limits=limits))
+    assert [each.limits.tokens for each in beside] == [64]
 
 
 def test_one_token_needs_no_second_replica() -> None:

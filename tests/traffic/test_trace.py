@@ -10,6 +10,7 @@ from ridgeline.traffic.record import COLUMNS
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+RECORD = '{"kind": "ridgeline-record", "format": 1, "page_size": 16}\n'
 BURST_GPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 
 
@@ -152,6 +153,12 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         (bailian() + bailian(timestamp=1.25), "line 2: it comes before"),
         (mooncake() + "[" * 100_000 + "\n", "line 2"),
         (mooncake() + "[1]\n", "line 2"),
+        (RECORD + "[1]\n", "line 2"),
+        (RECORD + "null\n", "line 2"),
+        (AZURE + "2023-11-16 18:15:46.5,3\r4,5\n", "line 2"),
+        (AZURE + f"{'9' * 200_000},3,4\n", "line 2"),
+        (AZURE + "1970-01-01 00:00:00,3,4\n9999-01-01 00:00:00,3,4\n", "line 3: it comes decades after the first"),
+        (BURST_GPT + "1,m,1,1,2,x\n1e13,m,1,1,2,x\n", "line 3: it comes decades after the first"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -163,6 +170,6 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, message:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         list(read_trace(tmp_path / "none"))
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="UTF-8"):
+    (tmp_path / "bytes").write_bytes(b"TIMESTAMP,ContextTokens,GeneratedTokens\n\xff\xfe")
+    with pytest.raises(ValueError, match="line 2: it is not text in UTF-8"):
         list(read_trace(tmp_path / "bytes"))

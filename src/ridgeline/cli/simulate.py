@@ -34,6 +34,7 @@ from ridgeline.simulate.adviser import SHARES, advise, trial
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
+from ridgeline.simulate.classes import check_classes
 from ridgeline.simulate.division import MAX_CARDS, check_comparable, divide
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
@@ -45,7 +46,7 @@ from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.together import together
-from ridgeline.traffic.offered import mean_sizes
+from ridgeline.traffic.offered import classes_of, mean_sizes
 
 _LONG = 3.0  # seconds that the runs at three prices take: from which a second process is worth its imports
 _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
@@ -72,6 +73,9 @@ def simulate(
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
+    for name, given in (("--also", fleet.also), ("--divide", judged.divide)):
+        if given and limits.pages is not None:
+            raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
     required = judged.requirements()
     _check_files(output)
     question = _Question(model, setup, fleet, limits, traffic, money, judged)
@@ -117,6 +121,7 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
             (not judged.slo, "give --slo, like ttft=1s,tpot=50ms"),
             (judged.capacity, "leave --capacity out, which changes the rate"),
             (not traffic.open_loop, "give --rate or --trace in place of --users, who ask when they have answers"),
+            (traffic.turns > 1, "leave --turns out: the questions of a conversation come when answers end"),
         ):
             if given and lacks:
                 raise ValueError(f"{name} compares how many of the same requests are good: {cure}")
@@ -226,6 +231,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
         log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
+    check_classes(asked.slo, classes_of(asked.offered()))
     given, made = mean_sizes(asked.offered())
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is

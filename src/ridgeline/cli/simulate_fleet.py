@@ -57,14 +57,16 @@ class FleetFlags:
         str | None, _fleet("From how many to how many replicas come and go with the requests, like 1:8.", metavar="A:B")
     ] = None
     scale_at: Annotated[int | None, _fleet("Requests under way that --scale aims at for each replica.")] = None
-    scale_every: Annotated[str | None, _fleet(f"From one look of --scale to the next; {EVERY} by default.")] = None
+    scale_every: Annotated[str | None, _fleet(f"Time between two decisions of --scale; {EVERY} by default.")] = None
     scale_calm: Annotated[
-        str | None, _fleet(f"Without a change for so long before a replica goes; {CALM} by default.")
+        str | None, _fleet(f"Time without a change before a replica is removed; {CALM} by default.")
     ] = None
     storage: Annotated[
-        str | None, _fleet(f"What a replica that starts reads its weights at; {_STORAGE} by default.")
+        str | None, _fleet(f"The bandwidth at which a replica that starts loads its weights; {_STORAGE} by default.")
     ] = None
-    start_up: Annotated[str | None, _fleet("What it takes beside its weights, like 20s; by default nothing.")] = None
+    start_up: Annotated[
+        str | None, _fleet("What a replica takes to start beside loading its weights, like 20s; by default nothing.")
+    ] = None
 
     def fleet(self, case: Case, machine: Callable[[Case], Machine], on: Callable[[Device], Case], seed: int) -> Fleet:
         """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""

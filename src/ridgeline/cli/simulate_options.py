@@ -36,8 +36,8 @@ class LimitFlags:
         str | None,
         _engine(
             "What passes between two steps beside what the engine's profile has, like 300us, or "
-            "110us+20us/sequence+330us/request+400us/idle+300us/after: a server's messages, and what is not at hand "
-            "where nothing, or a prompt, ran before.",
+            "110us+20us/sequence+330us/request+400us/idle+300us/after: of each step, for each sequence and new request "
+            "in it, after a time with nothing to do, and after a step with a prompt.",
             metavar="COSTS",
         ),
     ] = None

@@ -30,6 +30,7 @@ from ridgeline.traffic.profile import parse_profile, shaped
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
+_LEAST = 1e-9  # of a rate, a speed, a shape
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
 
 _traffic = options.panel("Traffic")
@@ -77,7 +78,10 @@ class TrafficFlags:
         _traffic("End after so many; with --turns after so many conversations.", "--requests", "--num-prompts"),
     ] = None
     duration: Annotated[
-        str | None, _traffic(f"None come after this, like 10s. By default {_DURATION}, of a trace its end.")
+        str | None,
+        _traffic(
+            f"None come after this, like 10s. By default {_DURATION}; a trace at its own moments goes to its end."
+        ),
     ] = None
     seed: Annotated[int, _traffic("Same seed: the same requests at the same moments.")] = 0
 
@@ -89,7 +93,8 @@ class TrafficFlags:
             raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
         if self.speed != 1 or self.profile is not None:
             raise ValueError("--capacity looks for a steady rate; leave --speed and --profile out")
-        return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
+        requests = REQUESTS if self.requests is None else self.requests
+        return replace(self, rate=None if self.trace is not None else 1.0, requests=requests)
 
     def at(self, rate: float) -> "TrafficFlags":
         """The same requests at another rate: their gaps scaled. Raises ValueError as `offered`."""
@@ -120,8 +125,8 @@ class TrafficFlags:
             raise ValueError("--rate is requests that come by themselves, --users those who wait for answers; give one")
         for name in ("rate", "burstiness", "speed"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"--{name} is {value}; it must be a number above 0")
+            if value is not None and not (math.isfinite(value) and value >= _LEAST):
+                raise ValueError(f"--{name} is {value}; it must be a number of at least {_LEAST:g}")
         if not 0 < self.keep <= 1:
             raise ValueError(f"--keep is {self.keep}; it must be a share above 0 and at most 1")
         for name in ("users", "requests", "turns"):

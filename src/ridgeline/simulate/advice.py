@@ -12,6 +12,7 @@ from ridgeline.traffic.routers import BLIND
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
 _REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
+_FREE = 0.01  # of the pages: from which it is worth a word that some are
 _LONG_ENOUGH = 60.0  # seconds of requests: advice on replicas from a shorter run says how short it was
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
@@ -24,26 +25,27 @@ def advice(findings: Findings) -> str:
         return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
     if metrics.counts["rejected"] > _REFUSED * metrics.total:
         return (
-            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run, like one of which "
+            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run; of one "
             f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
         return (
-            f"Of {three(metrics.offered)} requests a second, {_for(metrics)}, it answers {three(_answered(metrics))}: "
+            f"It answers {three(_answered(metrics))} of {three(metrics.offered)} requests a second, {_for(metrics)}: "
             f"{_more(findings)}, or take a faster card (ridgeline plan --compare)."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
         return (
             f"For {percent(held['pages'])} of the time requests wait for KV pages, and {metrics.preemptions:,} "
-            f"preemptions made {metrics.wasted:,} positions run again: keep keys and values in fewer bits (--kv fp8), "
-            "or take a card with more memory."
+            f"preemptions made {metrics.wasted:,} positions run again: {_fewer_bits(findings)}take a card with more "
+            "memory."
         )
     if held["requests"] > _NOTICED:
         free = 1 - metrics.steps.most_pages
+        room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
         return (
-            f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run, while at "
-            f"least {percent(free)} of the pages are free: raise --max-requests."
+            f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run{room}: "
+            "raise --max-requests."
         )
     if said := _of_prompts(findings):
         return said
@@ -51,6 +53,12 @@ def advice(findings: Findings) -> str:
     if findings.wall is None:
         return f"{said}."
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _fewer_bits(findings: Findings) -> str:
+    """For keys and values that have more than eight."""
+    wide = findings.asked.machine.case.kv in ("bf16", "fp16", "fp32")
+    return "keep keys and values in fewer bits (--kv fp8), or " if wide else ""
 
 
 def _for(metrics: Metrics) -> str:

@@ -56,13 +56,14 @@ class Option:
 
     def covers(self, limits: Limits, memory: float) -> bool:
         """Whether other limits, and no less memory, would make the same steps: they differ only where nothing came near
-        either."""
+        either, and leave no pages that somebody would have taken."""
 
         def alike(limit: int, other: int, most: int) -> bool:
             return limit == other or min(limit, other) > most
 
         own = self.limits
-        if memory < self.memory or (memory > self.memory and self.short):
+        more_pages = memory > self.memory or limits.tokens < self.limits.tokens  # smaller steps need less of the memory
+        if memory < self.memory or (more_pages and self.short):
             return False
         return alike(own.tokens, limits.tokens, self.most_positions) and alike(
             own.requests, limits.requests, self.most_running
@@ -130,8 +131,9 @@ class Advised:
                 f"the best has {percent(self.best.share)} of the requests good, yours "
                 f"{percent(self.own.share)}."
             )
-        gain = f"{self.gain.mid:+.1%} ({self.gain.low:+.1%} .. {self.gain.high:+.1%})"
-        return f"{self.flags}: {gain} good requests of {len(self.own.good):,}, because {reason(self.own, self.best)}."
+        gain = f"{100 * self.gain.mid:+.1f} points ({100 * self.gain.low:+.1f} .. {100 * self.gain.high:+.1f})"
+        why = reason(self.own, self.best)
+        return f"{self.flags}: {gain} of good requests among {len(self.own.good):,}, because {why}."
 
 
 def _beats(one: Option, other: Option) -> bool:
@@ -261,17 +263,24 @@ class _Trials:
             self._here[ahead] = self._run(ahead)
         try:
             return there.result()
-        except BrokenExecutor:  # somebody has ended it, or memory has
-            self._second = None
-            self._there.clear()
+        except BrokenExecutor:
+            self._lose_second()
             return self._run(setting)
+
+    def _lose_second(self) -> None:
+        """Somebody has ended the second process, or memory has: what it was given is run here."""
+        self._second = None
+        self._there.clear()
 
     def _go_on(self, later: Iterable[Setting]) -> None:
         """Give the second process what to do until it is asked."""
         waiting = sum(not each.done() for each in self._there.values())
         if self._second is not None and self._second.ready:
-            for setting in islice(self._new(later), _AHEAD - waiting):
-                self._there[setting] = self._second.submit(*setting)
+            try:
+                for setting in islice(self._new(later), _AHEAD - waiting):
+                    self._there[setting] = self._second.submit(*setting)
+            except BrokenExecutor:
+                self._lose_second()
 
     def _new(self, later: Iterable[Setting]) -> Iterator[Setting]:
         """Those that nobody runs or has run."""

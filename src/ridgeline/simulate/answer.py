@@ -11,9 +11,9 @@ from ridgeline.simulate.advice import advice
 from ridgeline.simulate.adviser import Advised
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.charts import charts
 from ridgeline.simulate.classes import ATTAIN, kept
 from ridgeline.simulate.division import Division
-from ridgeline.simulate.figures import figures
 from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.metrics import Metrics
@@ -53,7 +53,7 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
     if findings.division is not None:
         blocks += [Heading("Other divisions"), Paragraph(findings.division.sentence), _divisions(findings.division)]
-    return Document(title, (*blocks, *figures(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
+    return Document(title, (*blocks, *charts(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
 def _many(fleet: Fleet) -> str:
@@ -187,10 +187,17 @@ def _capacity(findings: Findings, found: Capacity) -> str:
     if above is None:
         return f"{said}, and no higher rate was tried"
     fault = verdict(above.metrics, open_loop=True)
-    why = "falls behind" if fault == "overloaded" else f"{percent(above.metrics.good_share)} are"
-    return (
-        f"{said}; at {three(above.rate)} {'it ' if fault == 'overloaded' else ''}{why}; what follows is at the former"
-    )
+    why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
+    return f"{said}; at {three(above.rate)} {why}; what follows is at the former"
+
+
+def _worst(metrics: Metrics) -> str:
+    """The share of good requests: of all, or of the class that has the smallest."""
+    shares = {name: own.good_share for name, own in metrics.classes.items() if own.requests}
+    name = min(shares, key=lambda each: shares[each], default="")
+    if not shares or shares[name] >= metrics.good_share:
+        return f"{percent(metrics.good_share)} are"
+    return f"{percent(shares[name])} of class {name or 'others'} are"
 
 
 def _verdict(findings: Findings) -> str:
@@ -212,7 +219,7 @@ def _verdict(findings: Findings) -> str:
 
 def _latency(findings: Findings, name: str) -> str:
     if findings.verdict == "overloaded":
-        return "none: it would say how long one looked"
+        return "none: in an overloaded run it grows with the length of the run"
     found = findings.metrics.latencies[name]
     if found is None:
         return "nothing to measure"
@@ -331,9 +338,12 @@ def _law(findings: Findings) -> str:
     if findings.shares:
         return "none: it is of prompts of which nothing is found in the prefix cache"
     if law is None or findings.wall is None:
-        return "none: it is of requests that come by themselves, or of users who ask again at once and all have a place"
+        return (
+            "none: it is of requests that come by themselves, or of users without time to think, equally many for each "
+            "replica, who all run at once"
+        )
     if law.tpot is None:
-        return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
+        return f"steady arrivals would make a load of {three(law.load)}; from 1 on the queue grows without end"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
     return (
         f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)} of 1, which is at "
@@ -345,6 +355,6 @@ def _trust(findings: Findings) -> str:
     error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
     beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
     return (
-        f"intervals cover the price being {error.share:.1%} off ({error.source}) and the draw of requests; decisions "
+        f"intervals are of a price {error.share:.1%} off ({error.source}) and of the draw of requests; decisions "
         f"are the engine's own{beside}"
     )

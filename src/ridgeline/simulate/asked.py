@@ -10,7 +10,7 @@ from ridgeline.simulate.replica import Machine
 from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.slo import SLO
 
-_CALIBRATED = 0.08  # benchmarks/local_accuracy.md: half of the rows of a calibrated machine are nearer than that
+_CALIBRATED = 0.12  # benchmarks/local_accuracy.md: four of five rows of a calibrated machine are nearer than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,11 @@ class PriceError:
 
 def price_error(device: Device, devices: int) -> PriceError:
     """The median error of the published rows of steps that a price was held against: decode and prefill, of eight cards
-    and more those of eight."""
+    and more those of eight. A calibrated machine has rows of its own, and four of five are within its figure."""
     if device.calibrated:
-        return PriceError(_CALIBRATED, "the median of calibrated machines (benchmarks/local_accuracy.md)")
+        return PriceError(
+            _CALIBRATED, "four of five steps of a calibrated machine are nearer (benchmarks/local_accuracy.md)"
+        )
     metrics = ("tp8",) if devices >= 8 else ("decode", "prefill")
     rows = [row for row in accuracy_rows() if row.metric in metrics]
     count = sum(row.rows for row in rows)

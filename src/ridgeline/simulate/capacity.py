@@ -51,8 +51,9 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Capa
     mid = _best(levels)
     low = high = mid
     if error and mid:
-        low = _best(_bisect(lambda rate: _level(rate, at(rate, 1 + error), attain), mid * (1 - error), 1 + error / 2))
-        high = _best(_bisect(lambda rate: _level(rate, at(rate, 1 - error), attain), mid * (1 + error), 1 + error / 2))
+        step = max(_NEAR, 1 + error / 2)
+        low = _best(_bisect(lambda rate: _level(rate, at(rate, 1 + error), attain), mid * (1 - error), step))
+        high = _best(_bisect(lambda rate: _level(rate, at(rate, 1 - error), attain), mid * (1 + error), step))
     rates = sorted((low, mid, high))
     return Capacity(Percentile(rates[0], mid, rates[2]), tuple(levels), attain)
 

@@ -1,6 +1,7 @@
 """Classes: what became of the requests of each class, which share the replicas and have objectives of their own."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ridgeline.simulate.columns import Columns, Mask
@@ -65,7 +66,7 @@ def kept(share: Percentile) -> str:
     return "missed" if share.high < ATTAIN else "undecided"
 
 
-def check_classes(slo: SLO | None, classes: dict[str, int]) -> None:
+def check_classes(slo: SLO | None, classes: Collection[str]) -> None:
     """Raises ValueError where objectives are of a class that no request has."""
     unknown = [name for name in slo.classes if name not in classes] if slo is not None else []
     if unknown:

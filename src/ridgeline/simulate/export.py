@@ -220,36 +220,48 @@ def _per_request(log: Log) -> dict[str, list[Any]]:
         "output_tokens": requests.made.tolist(),
         "cached_tokens": requests.cached.tolist(),
         "ttft": seconds(requests.first - requests.arrived, ok),
-        "tpot": seconds((requests.last - requests.first) / np.maximum(requests.made - 1, 1), several),
+        "tpot": seconds(requests.tpot, several),
         "e2e": seconds(requests.last - requests.arrived, ok),
         "worst_gap": seconds(requests.worst_gap, several),
     }
 
 
 def _replicas(log: Log) -> list[dict[str, Any]]:
-    """Of each what it was sent, what it did, and the share of the run in which it did anything."""
-    requests, sent, steps = Columns(log), np.asarray(log.requests.replica), log.steps
+    """Of each what it was sent, what it did, and the share of its time in which it did anything."""
+    requests, steps = Columns(log), log.steps
+    sent, prompted = np.asarray(log.requests.replica), np.asarray(log.requests.prompted)
     stepping, took = np.asarray(steps.replica), np.asarray(steps.took)
-    return [
-        {
-            "requests": int((sent == place).sum()),
-            "ok": int((requests.ok & (sent == place)).sum()),
-            "input_tokens": int(requests.input[sent == place].sum()),
-            "output_tokens": int(requests.made[sent == place].sum()),
-            "cached_tokens": int(requests.cached[sent == place].sum()),
-            "steps": int((stepping == place).sum()),
-            "busy": float(took[stepping == place].sum()) / max(1, log.end),
-            "since": log.lives[place][0] / 1e9,
-            "until": log.lives[place][1] / 1e9,
+    firsts = np.minimum(requests.made, prompted != sent)  # a prompt's own token, where another replica goes on
+
+    def of(place: int) -> dict[str, Any]:
+        asked, answered, stepped = prompted == place, sent == place, stepping == place
+        since, until = log.lives[place]
+        return {
+            "requests": int((asked | answered).sum()),
+            "ok": int((requests.ok & (asked | answered)).sum()),
+            "input_tokens": int(requests.input[asked].sum()),
+            "output_tokens": int(firsts[asked].sum() + (requests.made - firsts)[answered].sum()),
+            "cached_tokens": int(requests.cached[asked].sum()),
+            "steps": int(stepped.sum()),
+            "busy": float(took[stepped].sum()) / max(1, until - since),
+            "since": since / 1e9,
+            "until": until / 1e9,
         }
-        for place in range(log.replicas)
-    ]
+
+    return [of(place) for place in range(log.replicas)]
+
+
+def _overlap(since: int, until: int, seconds: int) -> Any:
+    """Of each second the share between two moments."""
+    begin = np.arange(seconds) * 10**9
+    return np.clip(np.minimum(until, begin + 10**9) - np.maximum(since, begin), 0, None) / 1e9
 
 
 def per_second(log: Log) -> dict[str, list[Any]]:
-    """Second by second, of all replicas together: requests that came and ended, tokens; of the steps that began in it
-    the share of it that they took, sequences in one, positions of prompts; running and waiting requests and held pages
-    on average; seconds in which somebody waited, by why."""
+    """Second by second, of all replicas together: how many there were on average, and the pages that those have;
+    requests that came and ended, tokens; of the steps that began in it the share of it that they took, sequences in
+    one, positions of prompts; running and waiting requests and held pages on average; seconds in which somebody waited,
+    by why."""
     seconds = max(1, -(-log.end // 10**9))
     requests, steps = Columns(log), log.steps
     started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)
@@ -272,12 +284,17 @@ def per_second(log: Log) -> dict[str, list[Any]]:
     tokens = np.bincount(ends, np.asarray(log.gaps.tokens), seconds) if len(ends) else np.zeros(seconds)
     firsts = np.array(count(requests.first[requests.ok]))
     held = np.asarray(steps.held)
+    assert log.totals is not None, "the run has not ended"
+    there = np.array([_overlap(since, until, seconds) for since, until in log.lives])
+    replicas = there.sum(axis=0)
     return {
         "second": list(range(seconds)),
+        "replicas": replicas.tolist(),
+        "pool": (np.asarray(log.totals.pages) @ there).tolist(),
         "arrived": count(requests.arrived),
         "finished": count(requests.last[requests.ok]),
         "tokens": (tokens + firsts).tolist(),
-        "busy": np.minimum(weight / 1e9 / log.replicas, 1).tolist(),
+        "busy": np.minimum(weight / 1e9 / np.maximum(replicas, 1e-9), 1).tolist(),
         "sequences": mean(steps.sequences).tolist(),
         "running": together(steps.running),
         "waiting": together(steps.waiting),

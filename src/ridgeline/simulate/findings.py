@@ -63,8 +63,8 @@ class Findings:
         return self.verdict not in ("overloaded", "nothing answered")
 
     def latency(self, name: str, percent: int) -> Percentile | None:
-        """A percentile with an interval that covers sampling and price; its upper end is infinite where a price that
-        much higher overloads the replica. None where there are too few samples, or none is told."""
+        """A percentile with an interval of the draw and of the price; its upper end is infinite where a price that much
+        higher overloads the replica. None where there are too few samples, or none is told."""
         return self._widened([each.latency(name, percent) for each in self._runs])
 
     @property
@@ -77,36 +77,35 @@ class Findings:
         if found is None or not self.told:
             return None
         overloaded = verdict(self.dear, open_loop=self.asked.open_loop) == "overloaded"
-        low = min(found.low, found.mid if cheap is None else cheap.mid)
-        high = math.inf if overloaded else max(found.high, found.mid if dear is None else dear.mid)
-        return Percentile(low, found.mid, high)
+        low, high = _ends(found.mid, [each.mid for each in (cheap, dear) if each is not None])
+        return _both(Percentile(low, found.mid, math.inf if overloaded else high), found.low, found.high)
 
     def figure(self, of: Callable[[Metrics], float | None]) -> Percentile | None:
         """Any figure of the three runs."""
         mid = of(self.metrics)
         if mid is None:
             return None
-        others = [value for value in (of(self.cheap), of(self.dear)) if value is not None]
-        return Percentile(min(mid, *others), mid, max(mid, *others)) if others else Percentile(mid, mid, mid)
+        low, high = _ends(mid, [value for value in (of(self.cheap), of(self.dear)) if value is not None])
+        return Percentile(low, mid, high)
 
     def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Percentile | None:
-        """A figure of what comes by itself, or 1 over it, with an interval that covers the draw of requests too. An
-        overloaded replica gives what it can, whatever comes."""
+        """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
+        replica gives what it can, whatever comes."""
         found, by = self.figure(of), self.metrics.drawn
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
         off = found.mid * drawn(by)
-        return Percentile(min(found.low, max(0.0, found.mid - off)), found.mid, max(found.high, found.mid + off))
+        return _both(found, found.mid - off, found.mid + off)
 
     def share(
         self, of: Callable[[Metrics], float | None], drawn: Callable[[Metrics], tuple[float, float] | None]
     ) -> Percentile:
-        """A share of the requests, with an interval that covers their draw too, where they come by themselves."""
+        """A share of the requests, with an interval of their draw too, where they come by themselves."""
         found, by = self.figure(of), drawn(self.metrics)
         assert found is not None, "of any requests there is a share"
         if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
             return found
-        return Percentile(min(found.low, by[0]), found.mid, max(found.high, by[1]))
+        return _both(found, *by, most=1.0)
 
     def class_figures(self, name: str) -> dict[str, Percentile | None]:
         """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
@@ -142,6 +141,18 @@ class Findings:
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
 
         return self.rate(cost, drawn)
+
+
+def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
+    return min([mid, *others]), max([mid, *others])
+
+
+def _both(priced: Percentile, low: float, high: float, most: float = math.inf) -> Percentile:
+    """A figure with an interval of the price's error and one of the draw, as one interval: the errors are independent,
+    so that their squares add up."""
+    mid = priced.mid
+    below, above = math.hypot(mid - priced.low, mid - low), math.hypot(priced.high - mid, high - mid)
+    return Percentile(max(0.0, mid - below), mid, min(most, mid + above))
 
 
 def simulate(

@@ -10,7 +10,8 @@ it takes twice as long.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 from ridgeline.traffic.slo import UNITS
 
@@ -36,6 +37,10 @@ class Between:
         more = self.after if before and not requests else 0
         return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
 
+    def times(self, factor: float) -> "Between":
+        """The same where all of it takes so many times as long."""
+        return _times(self, factor)
+
     @property
     def counts(self) -> bool:
         """Whether it matters how many requests are new."""
@@ -52,6 +57,17 @@ class Front:
     token: int = 0
     first: int = 0
     answer: int = 0
+
+    def times(self, factor: float) -> "Front":
+        """The same where all of it takes so many times as long."""
+        return _times(self, factor)
+
+
+_Costs = TypeVar("_Costs", Between, Front)
+
+
+def _times(costs: _Costs, factor: float) -> _Costs:
+    return replace(costs, **{each.name: round(getattr(costs, each.name) * factor) for each in fields(costs)})
 
 
 _WHILE = 100e6  # nanoseconds over which the core's work is averaged

@@ -55,35 +55,34 @@ def load_law(case: Case, rate: float, input: int, output: int, step_tokens: int)
 
 def loop_law(case: Case, users: int, input: int, output: int, step_tokens: int) -> float:
     """Tokens a second of so many users who ask again at once, for requests of so many tokens in and out."""
-    context, reaches = input + output // 2, case.price.reaches
-    others = [context] * (users - 1)
-
-    def seconds(work: Work) -> float:
-        return case.price.on(case.device, work).expected
-
-    plain, mixed, done, parts = seconds(Work.decode([context] * users, reaches)), 0.0, 0, 0
-    while done < input:
-        end = min(input, done + max(1, step_tokens - len(others)))
-        riding = Work.of([Segment(end - done, end)], reaches, logit_rows=int(end == input))
-        mixed += seconds(riding + Work.decode(others, reaches) if others else riding)
-        done, parts = end, parts + 1
-    steps = output + parts - 1
-    return users * output / ((steps - users * parts) * plain + users * mixed)
+    context = input + output // 2
+    plain = _seconds(case, Work.decode([context] * users, case.price.reaches))
+    mixed = _mixed(case, input, [context] * (users - 1), step_tokens)
+    steps = output + len(mixed) - 1
+    return users * output / ((steps - users * len(mixed)) * plain + users * sum(mixed))
 
 
 def _law(case: Case, rate: float, input: int, output: int, step_tokens: int, batch: int) -> Law:
     context = input + max(1, output // 2)
     batch = max(2, min(batch, step_tokens // 2))  # a step has room for prompts beside it
-
-    def seconds(work: Work) -> float:
-        return case.price.on(case.device, work).expected
-
-    decode = Work.decode([context] * batch, case.price.reaches)
-    alone, many = seconds(Work.decode([context], case.price.reaches)), seconds(decode)
-    each, prompt, done = max(0.0, (many - alone) / (batch - 1)), 0.0, 0
-    while done < input:
-        end = min(input, done + max(1, step_tokens - batch))
-        riding = Work.of([Segment(end - done, end)], case.price.reaches, logit_rows=int(end == input))
-        prompt, done = prompt + seconds(riding + decode) - many, end
+    alone, many = (_seconds(case, Work.decode([context] * count, case.price.reaches)) for count in (1, batch))
+    each = max(0.0, (many - alone) / (batch - 1))
+    mixed = _mixed(case, input, [context] * batch, step_tokens)
+    prompt = sum(mixed) - len(mixed) * many
     load, wall = rate * (prompt + output * each), 1 / (prompt + output * each)
     return Law(alone, each, prompt, load, alone / (1 - load) if load < 1 else None, wall)
+
+
+def _mixed(case: Case, prompt: int, others: list[int], step_tokens: int) -> list[float]:
+    """Seconds of each step that runs a part of a prompt beside others that decode, at these positions."""
+    found, done = [], 0
+    while done < prompt:
+        end = min(prompt, done + max(1, step_tokens - len(others)))
+        riding = Work.of([Segment(end - done, end)], case.price.reaches, logit_rows=int(end == prompt))
+        found.append(_seconds(case, riding + Work.decode(others, case.price.reaches) if others else riding))
+        done = end
+    return found
+
+
+def _seconds(case: Case, work: Work) -> float:
+    return case.price.on(case.device, work).expected

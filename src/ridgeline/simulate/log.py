@@ -23,16 +23,17 @@ are no pages."""
 
 
 class Requests:
-    """A row for each, in order of arrival. replica: where it was sent. made: output tokens. limited: whether an answer
-    ended because the context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens.
-    slo_class: the place of its class among `classes`, which are in the order of their first requests."""
+    """A row for each, in order of arrival. replica: where it was sent. prompted: where its prompt was, which is another
+    replica where prompts and answers are apart. made: output tokens. limited: whether an answer ended because the
+    context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens. slo_class: the place
+    of its class among `classes`, which are in the order of their first requests."""
 
     def __init__(self) -> None:
         self.arrived, self.scheduled, self.first, self.last = array("q"), array("q"), array("q"), array("q")
         self.input, self.made, self.cached = array("i"), array("i"), array("i")
         self.worst_gap = array("q")
         self.outcome, self.limited = array("b"), array("b")
-        self.replica, self.slo_class = array("h"), array("h")
+        self.replica, self.prompted, self.slo_class = array("h"), array("h"), array("h")
         self.classes: dict[str, int] = {}
         self.reasons: dict[int, str] = {}
 
@@ -57,6 +58,7 @@ class Requests:
         self.outcome.append(OUTCOMES.index("unfinished"))
         self.limited.append(0)
         self.replica.append(0)
+        self.prompted.append(0)
         return len(self.arrived) - 1
 
     def refuse(self, row: int, reason: str) -> None:
@@ -66,10 +68,9 @@ class Requests:
 
 
 class Steps:
-    """A row for each. positions: that it runs; prompts: those of sequences that run
-    more than one. sequences: that have a part in it. running,
-    waiting, pages: requests, and pages that they hold, once it is planned. held: why somebody waits, of HELD. compute:
-    whether it has more arithmetic than memory traffic."""
+    """A row for each. positions: that it runs; prompts: those of sequences that run more than one. sequences: that have
+    a part in it. running, waiting, pages: requests, and pages that they hold, once it is planned. held: why somebody
+    waits, of HELD. compute: whether it has more arithmetic than memory traffic."""
 
     def __init__(self) -> None:
         self.started, self.took = array("q"), array("q")

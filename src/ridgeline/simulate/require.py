@@ -1,25 +1,35 @@
 """Requirements: what a simulation has to keep to, such as `ttft_p99<500ms`, in the bad case of every interval."""
 
+import math
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ridgeline.document.numbers import say_seconds
 from ridgeline.simulate.findings import FIGURES, Findings
-from ridgeline.traffic.percentiles import Percentile
+from ridgeline.traffic.percentiles import Percentile, needed
 
 _FORM = re.compile(r"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|%)?")
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01, "": 1.0, None: 1.0}
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _TIMES = re.compile(r"_p\d+$")
 _OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that a class has too
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A figure by its name, and what it may be at most, or has to be at least. slo_class: of the requests of one class;
-    None for all."""
+    """A figure by its name, and what it has to be: below, at most, above or at least a bound, by its sign. slo_class:
+    of the requests of one class; None for all."""
 
     text: str
     name: str
-    least: bool
+    sign: str
     bound: float
     slo_class: str | None = None
 
@@ -28,17 +38,25 @@ class Requirement:
         found = self._figure(findings)
         if found is None:
             classes = findings.metrics.classes
-            why = "overloaded" if findings.verdict == "overloaded" else "there is no such figure of this run"
+            why = "overloaded" if findings.verdict == "overloaded" else self._lack
             if self.slo_class is not None and self.slo_class not in classes:
                 why = f"no request is of class {self.slo_class!r}; there is {', '.join(classes) or 'none'}"
             return f"{self.text} is not kept: {why}"
-        worse = found.low if self.least else found.high
-        kept = worse >= self.bound if self.least else worse <= self.bound
-        return (
-            ""
-            if kept
-            else f"{self.text} is not kept: {self.name} is {found.mid:.4g} ({found.low:.4g} .. {found.high:.4g})"
-        )
+        worse = found.low if self.sign.startswith(">") else found.high
+        if _SIGNS[self.sign](worse, self.bound):
+            return ""
+        low, mid, high = (self._said(each) for each in (found.low, found.mid, found.high))
+        return f"{self.text} is not kept: {self.name} is {mid} ({low} .. {high})"
+
+    def _said(self, value: float) -> str:
+        return say_seconds(value) if _TIMES.search(self.name) and math.isfinite(value) else f"{value:.4g}"
+
+    @property
+    def _lack(self) -> str:
+        """Why a run that is not overloaded has no such figure."""
+        if (percentile := _TIMES.search(self.name)) is None:
+            return "this run has no such figure"
+        return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
 
     def _figure(self, findings: Findings) -> Percentile | None:
         if self.slo_class is None:
@@ -60,7 +78,8 @@ def parse_requirement(text: str) -> Requirement:
     timed = _TIMES.search(name) is not None
     if timed != (unit in ("us", "µs", "ms", "s")):
         raise ValueError(
-            f"--require is {text!r}; " + ("give a time with its unit, like 500ms" if timed else "it is no time")
+            f"--require is {text!r}; "
+            + ("give a time with its unit, like 500ms" if timed else f"{name} is not a time: leave the unit out")
         )
     bound = float(number) * _UNITS[unit]
-    return Requirement(text.strip(), name, sign[0] == ">", bound, None if slo_class is None else slo_class.strip())
+    return Requirement(text.strip(), name, sign, bound, None if slo_class is None else slo_class.strip())

@@ -33,7 +33,8 @@ _STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
 def run(machine: Machine, offered: Offered, factor: float = 1.0, told: Told | None = None, fleet: Fleet = ALONE) -> Log:
     """Let requests come to replicas of a machine until none is left, or nobody wants to know more.
 
-    factor: on the price of each step. Raises ValueError for a router that there is not."""
+    factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
+    unknown router."""
     return _Run(machine, offered, factor, fleet).run(told)
 
 
@@ -52,19 +53,21 @@ class _Run:
         self.decoding = self.router if split is None else router_named(fleet.router, fleet.seed + 1)
         self.sent: dict[int, tuple[TraceRequest, Live]] = {}  # hand-overs under way
         self.handed = 0
-        self.front = None if fleet.front is None else FrontCore(fleet.front)
+        self.front = None if fleet.front is None else FrontCore(fleet.front.times(factor))
         self.reading: deque[tuple[TraceRequest, Live]] = deque()
         self.look = None if scaling is None else scaling.period
         self.changed = 0  # when a replica came or went
 
     def _replica(self, machine: Machine) -> Replica:
-        pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between)
+        pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between.times(self.factor))
         return Replica(machine, self.clock, pricer, self.prompts)
 
     def run(self, told: Told | None) -> Log:
         """To the end."""
         while (moment := self._next()) is not None:
-            self._scale(moment)
+            if self.look is not None and self.look <= moment:
+                self._scale(self.look)
+                continue  # what starts may be up before that moment
             self._publish(moment)
             self.clock.to(moment)
             if self.happens and self.happens[0][0] == moment:
@@ -140,11 +143,14 @@ class _Run:
         self._send(replace(request, output=1), live, self._choose(self.router, request, range(split.prompts)))
 
     def _send(self, request: TraceRequest, live: Live, place: int, received: int = 0) -> None:
-        self.log.requests.replica[live.row] = place
+        requests = self.log.requests
+        requests.replica[live.row] = place
+        if not received:
+            requests.prompted[live.row] = place
         try:
             self.replicas[place].add(request, live, received)
         except ValueError as error:
-            self.log.requests.refuse(live.row, str(error))
+            requests.refuse(live.row, str(error))
             self.offered.ended(live.request, self.clock.now, answered=False)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
@@ -232,19 +238,19 @@ class _Run:
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def _scale(self, until: int) -> None:
-        """What the autoscaler did at its looks up to a moment."""
+    def _scale(self, now: int) -> None:
+        """The autoscaler looks, and starts or stops replicas."""
         scaling = self.fleet.scaling
-        while scaling is not None and self.look is not None and self.look <= until:
-            now, self.look = self.look, self.look + scaling.period
-            self.clock.to(now)
-            there = [each for each in self.replicas if each.until is None]
-            staying = sum(each.taking or each.starts(scaling.start_up, now) for each in there)
-            change = scaling.change(sum(len(each.live) for each in there), staying, now - self.changed)
-            if change > 0:
-                self._start(change, now + scaling.start_up)
-            elif change < 0:
-                self._stop(now)
+        assert scaling is not None, "without an autoscaler nobody looks"
+        self.look = now + scaling.period
+        self.clock.to(now)
+        there = [each for each in self.replicas if each.until is None]
+        staying = sum(each.taking or each.starts(scaling.start_up, now) for each in there)
+        change = scaling.change(sum(len(each.live) for each in there), staying, now - self.changed)
+        if change > 0:
+            self._start(change, now + scaling.start_up)
+        elif change < 0:
+            self._stop(now)
 
     def _start(self, count: int, up: int) -> None:
         self.changed = self.clock.now

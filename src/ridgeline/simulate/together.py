@@ -27,10 +27,12 @@ class Together:
 def together(
     asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None
 ) -> tuple[Together, ...]:
-    """The cards of a fleet with a split without it. rebuilt: the machine with other limits."""
+    """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with
+    other limits."""
     fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
     found = []
-    for tokens in (limits.tokens, max(_LEAST, limits.tokens // 4)):
+    quarter = max(_LEAST, limits.tokens // 4)
+    for tokens in (limits.tokens, quarter) if quarter < limits.tokens else (limits.tokens,):
         own = replace(limits, tokens=tokens)
         machine = asked.machine if own == limits else rebuilt(own)
         watch = None if told is None else told(f"together, {tokens:,} positions a step")

@@ -6,14 +6,15 @@ so that a trace of ten hours is never in memory.
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Protocol
 
-from ridgeline.traffic.lengths import Lengths, Uniform
+from ridgeline.traffic.lengths import Fixed, Lengths, Uniform
 from ridgeline.traffic.trace import TraceRequest
 
+_LATEST = 2**62  # nanoseconds: what is done with moments stays in 64 bits
 SPREAD = 0.1  # of a length: how much shorter or longer it may be where equal ones would march in step
 
 
@@ -59,10 +60,11 @@ class Users:
 
     def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:
         """think: nanoseconds. Users begin within one time of thinking, not all at once. requests: what they ask, whose
-        moments do not count. until: when they ask no more."""
+        moments do not count. until: when they ask no more; who would begin later never asks."""
         self._requests, self._think, self._until = iter(requests), think, until
         draw = random.Random(f"users/{seed}")
-        self._asking = sorted(draw.randrange(think) if think else 0 for _ in range(users))
+        begin = sorted(draw.randrange(think) if think else 0 for _ in range(users))
+        self._asking = begin if until is None else [at for at in begin if at < until]
         self._next = next(self._requests, None)
 
     @property
@@ -94,6 +96,14 @@ def mean_sizes(offered: Offered) -> tuple[int, int]:
     return max(1, round(given / max(1, count))), max(1, round(made / max(1, count)))
 
 
+def classes_of(offered: Offered) -> set[str]:
+    """Of all that is offered by itself."""
+    found = set()
+    while offered.upcoming is not None:
+        found.add(offered.take().slo_class)
+    return found
+
+
 # -- what requests are like -------------------------------------------------------------------------------------------
 
 
@@ -106,7 +116,7 @@ def drawn(moments: Iterable[int], given: Lengths, made: Lengths, seed: int) -> I
 def spread(lengths: Lengths) -> Lengths:
     """A fixed length as one that differs by up to a tenth; others as they are. Requests of equal lengths that come
     together end together, and so march in step for ever."""
-    if lengths.most != getattr(lengths, "tokens", None):
+    if not isinstance(lengths, Fixed):
         return lengths
     off = round(lengths.most * SPREAD)
     return Uniform(max(1, lengths.most - off), lengths.most + off) if off else lengths
@@ -129,6 +139,12 @@ def thinned(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterat
 
 
 def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | None) -> Iterator[TraceRequest]:
-    """The first so many of them, of those that come before `until`."""
-    within: Callable[[TraceRequest], bool] = lambda request: until is None or request.at < until  # noqa: E731
+    """The first so many of them, of those that come before `until`. Raises ValueError, as they come, for one that comes
+    later than a moment can be."""
+
+    def within(request: TraceRequest) -> bool:
+        if request.at > _LATEST:
+            raise ValueError("requests come over more than a century; give a higher --rate or --speed")
+        return until is None or request.at < until
+
     return islice(takewhile(within, requests), count)

@@ -27,6 +27,7 @@ from ridgeline.traffic.lengths import MAX_TOKENS
 from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
+_LONGEST = 10**9 * SECOND  # three decades of requests: what is longer is in another unit
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -74,6 +75,10 @@ def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Itera
     for number, request in chain([first], rest):
         if request.at < before:
             raise ValueError(f"{path}, line {number}: it comes before the request above it; sort the file by time")
+        if request.at - start > _LONGEST:
+            raise ValueError(
+                f"{path}, line {number}: it comes decades after the first request; is its time in seconds?"
+            )
         before = request.at
         yield replace(request, at=request.at - start)
 
@@ -85,7 +90,7 @@ def _requests(path: Path) -> Iterator[_Numbered]:
     if first.startswith("{"):
         yield from _json_requests(path, first, lines)
         return
-    head = tuple(name.strip() for name in next(csv.reader([first]), []))
+    head = _read(path, 1, lambda text: tuple(name.strip() for name in next(csv.reader([text]), [])), first)
     readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {
         _AZURE: _azure,
         _BURST_GPT: _burst_gpt,
@@ -118,9 +123,9 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Nu
         raise ValueError(f"{path} is no trace that is known here: its first line has {', '.join(sorted(head))[:80]}")
     block = _read(path, 1, lambda fields: _tokens(fields["page_size"]), head)
     for number, line in enumerate(lines, 2):
-        fields = _read(path, number, json.loads, line) if line else {}
-        if fields.get("kind") == "request":
-            yield number, _read(path, number, lambda found: _recorded(found, block), fields)
+        request = _read(path, number, partial(_of_record, block), line) if line else None
+        if request is not None:
+            yield number, request
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------
@@ -187,6 +192,12 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
     )
 
 
+def _of_record(block: int, line: str) -> TraceRequest | None:
+    """The request that a line of a recording is of; None for steps."""
+    fields = json.loads(line)
+    return _recorded(fields, block) if fields.get("kind") == "request" else None
+
+
 def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:
     """pages: of the full pages of the prompt and, in recordings that know them, the answer; what remains is nobody
     else's."""
@@ -227,22 +238,24 @@ def _tokens(count: Any) -> int:
 
 def _lines(path: Path) -> Iterator[str]:
     """Lines without their end, each of bounded length."""
+    number = 0
     try:
         with path.open("rb") as file:
             while line := file.readline(_LONGEST_LINE):
+                number += 1
                 if len(line) == _LONGEST_LINE:
-                    raise ValueError(f"{path} has a line of more than {_LONGEST_LINE >> 20} MiB")
+                    raise ValueError(f"{path}, line {number}: it is longer than {_LONGEST_LINE >> 20} MiB")
                 yield line.decode("utf-8").strip()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8") from None
+        raise ValueError(f"{path}, line {number}: it is not text in UTF-8") from None
 
 
 def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:
     """What a reader makes of a line. Raises ValueError that names it."""
     try:
         return reader(value)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, csv.Error, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}, line {number}: {what}") from None

@@ -1,4 +1,4 @@
-"""Figures of a run: what goes on second by second, how latencies are distributed, who waited for what."""
+"""Charts of a run: what goes on second by second, how latencies are distributed, who waited for what."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,12 +10,13 @@ from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import per_second
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import warm_up
 from ridgeline.traffic.series import cumulative
 
 _MAX_ROWS = 60  # of a waterfall
 
 
-def figures(findings: Findings) -> Iterator[Chart | Spans]:
+def charts(findings: Findings) -> Iterator[Chart | Spans]:
     """Those that there is something to draw for; of an overloaded run no distribution."""
     log = findings.log
     if findings.capacity is not None:
@@ -33,8 +34,8 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
     levels = found.levels
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
     good = tuple((each.rate, each.metrics.goodput.rate) for each in levels if each.metrics.goodput is not None)
-    offered = Series("offered", ((levels[0].rate, levels[0].rate), (levels[-1].rate, levels[-1].rate)), "dashed")
-    x = "requests a second"
+    offered = Series("offered", tuple((each.rate, each.metrics.offered) for each in levels), "dashed")
+    x = f"{findings.asked.rated} a second"
     if good:
         yield Chart(
             "Goodput over the rate", x, "good requests a second", (Series("goodput", good, "line"), offered), marks
@@ -54,7 +55,7 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
 def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
     law, wall = findings.law, findings.wall
-    if law is None or wall is None:
+    if law is None or wall is None or findings.asked.rated != "requests":
         return ()
     rates = [min(most, 0.9 * wall) * at / 40 for at in range(1, 41)]
     points = tuple((rate, law.alone / (1 - rate / wall) * 1e3) for rate in rates)
@@ -63,9 +64,7 @@ def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
 
 def _over_time(findings: Findings) -> Iterator[Chart]:
     seconds = per_second(findings.log)
-    totals = findings.log.totals
-    assert totals is not None
-    share = [held / sum(totals.pages) for held in seconds["pages"]]
+    share = [held / pool if pool else 0.0 for held, pool in zip(seconds["pages"], seconds["pool"], strict=True)]
     for title, y, lines in (
         ("Requests over time", "requests", (("running", seconds["running"]), ("waiting", seconds["waiting"]))),
         ("Arrivals and ends", "requests a second", (("came", seconds["arrived"]), ("ended", seconds["finished"]))),
@@ -86,15 +85,17 @@ def _steps(name: str, values: Sequence[float]) -> Series:
 
 
 def _distributions(log: Log) -> Iterator[Chart]:
-    """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL."""
-    requests = Columns(log)
-    several = requests.ok & (requests.made > 1)
-    tpot = (requests.last - requests.first)[several] / (requests.made - 1)[several]
-    for name, values in (("TTFT", (requests.first - requests.arrived)[requests.ok]), ("TPOT", tpot)):
+    """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL: of those that the percentiles are
+    of."""
+    requests, since = Columns(log), warm_up(log)
+    answered = requests.ok & (requests.arrived >= since)
+    tpot = requests.tpot[answered & (requests.made > 1)]
+    for name, values in (("TTFT", (requests.first - requests.arrived)[answered]), ("TPOT", tpot)):
         found = sorted((values / 1e6).tolist())
         if len(found) > 1:
             yield _distribution(name, f"{len(found):,} requests", "requests", cumulative(found))
-    gaps, tokens = np.asarray(log.gaps.gap), np.asarray(log.gaps.tokens)
+    late = np.asarray(log.gaps.at) >= since
+    gaps, tokens = np.asarray(log.gaps.gap)[late], np.asarray(log.gaps.tokens)[late]
     if len(gaps) > 1:
         order = np.argsort(gaps, kind="stable")
         ranks = np.cumsum(tokens[order]) / tokens.sum()
