@@ -24,6 +24,7 @@ import torch
 from ridgeline import __version__
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
+from ridgeline.calibrate.overhead import COLD
 from ridgeline.calibrate.probe import Probe, mean_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
@@ -49,8 +50,8 @@ it, `raw` is as it was. Other work on the machine's cores can halve its speed fr
 only roughly. So the rows take turns, {rounds} times, that each has met the machine as it was in all those minutes; and
 the {repeats} of {runs} runs nearest to the undisturbed pace are taken, by their probes alone; `off` is the farthest
 of them. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
-expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's seven,
-which its engine records where it can: the first of them makes the recording.
+expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's {decodes}
+after the first {cold}, which find less at hand in the caches; its engine records it where it can.
 
 No constant is fitted to these rows: the trials of the calibration have other shapes. But nine of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
@@ -60,7 +61,7 @@ priced with the instructions that add up the lanes of their sums, that steps wit
 and have a constant of their own, that products of two or three rows have a class of their own, that a query of our
 attention counts as 48 keys more, and that what counts of everything is its lower quartile."""
 PAIR = 2  # runs between two probes
-TOKENS = 8  # decode steps of a run, one less
+TOKENS = 16  # decode steps of a run, one less
 UNCHANGED = Pace(1.0, 1.0, 1.0)
 
 
@@ -135,9 +136,10 @@ class Bench:
         price, (parts, pace) = Price(model), self._parts(model, prompts)
         label = f"{len(prompts)} x {prompts[0]}"
         prefill = [run.steps[0][1] for run in chosen]
-        decode = [statistics.median(seconds for _, seconds in run.steps[1:]) for run in chosen]
+        decode = [statistics.median(seconds for _, seconds in run.steps[1 + COLD :]) for run in chosen]
         steps, rows = chosen[0].steps, list[Row]()
-        for step, work, raw in (("prefill", steps[0][0], prefill), ("decode", steps[len(steps) // 2][0], decode)):
+        middle = (1 + COLD + len(steps)) // 2
+        for step, work, raw in (("prefill", steps[0][0], prefill), ("decode", steps[middle][0], decode)):
             predicted, *_ = self._predict(price, work, UNCHANGED)
             slow = [self._predict(price, work, run.pace)[1] for run in chosen]
             times = sorted(seconds / slowdown for seconds, slowdown in zip(raw, slow, strict=True))
@@ -197,6 +199,9 @@ class Bench:
             for _ in range(3):
                 watch.clear()
                 for index, (work, _) in enumerate(drive(model, prompts, TOKENS, self.timer.now, runner)):
+                    if 1 <= index <= COLD:
+                        watch.clear()
+                        continue
                     into = found["prefill" if index == 0 else "decode"]
                     once: dict[str, float] = {}
                     for (op, part), times in watch.seconds.items():
@@ -255,7 +260,9 @@ def report(rows: Sequence[Row], repeats: int, rounds: int, command: str) -> str:
             for c in calibrations.values()
         ) + ".",
         "",
-        METHOD.format(repeats=repeats, rounds=rounds, runs=PAIR * rounds),
+        METHOD.format(
+            repeats=repeats, rounds=rounds, runs=PAIR * rounds, decodes=TOKENS - 1 - COLD, cold=COLD
+        ),
         "",
         f"Median absolute error {statistics.median(errors):.1%}; {sum(e <= TARGET for e in errors)} of {len(errors)} "
         f"rows within {TARGET:.0%}.",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from ridgeline.calibrate.overhead import COLD
 from ridgeline.simulate.front import Between, Front
 
-COLD = 6
-"""Decode steps after a prompt from which on they take what they are priced at."""
+LATER = COLD + 1
+"""Which decode step after a prompt stands for all later ones, which take what they are priced at."""
 
 
 @dataclass(frozen=True)
@@ -62,29 +63,50 @@ class Phase:
         found = (float(row["service_ttft"]) - float(row["server_ttft"]) for row in self.rows)
         return statistics.median(found) / self.pace
 
+    @property
+    def late(self) -> float:
+        """Seconds that the first token of an answer is later at the client than the others are, each beside its step:
+        what the engine took from the first to the last, less what the client waited in between; the median. Of one
+        user, whose answers follow each other."""
+        waited = (float(row["last_token"]) - float(row["first_token"]) for row in self.rows)
+        pairs = zip(self._spans(), waited, strict=True)
+        return max(0.0, statistics.median(took - between for took, between in pairs) / self.pace)
+
+    def _spans(self) -> Iterator[float]:
+        """Seconds from the end of each prompt to the end of its answer's last step."""
+        first = 0.0
+        for step in self.steps:
+            end = step["at"] + step["seconds"]
+            if _prompts(step):
+                first = end
+            if step["running"] == 0:
+                yield end - first
+
     @cached_property
     def engine(self) -> float:
         """What decode steps take that find all at hand, of what they are priced at; the median. It stands for the pace
         of the engine's core: what other steps take beside their price is a difference, and probes are too coarse for
         that."""
-        found = (step["seconds"] / step["predicted"] for _, step, since in self._decoding() if since == COLD)
+        found = (step["seconds"] / step["predicted"] for _, step, since in self._decoding() if since == LATER)
         return statistics.median(found)
 
     @property
     def gap(self) -> float:
         """Seconds before a decode step that finds all at hand; the mean, for they add up."""
-        return statistics.mean(self._gap(before, step) for before, step, since in self._decoding() if since == COLD)
+        return statistics.mean(self._gap(before, step) for before, step, since in self._decoding() if since == LATER)
 
     @property
     def side_by_side(self) -> float:
         """Sequences of those steps, on average."""
-        return statistics.mean(step["sequences"] for _, step, since in self._decoding() if since == COLD)
+        return statistics.mean(step["sequences"] for _, step, since in self._decoding() if since == LATER)
 
     @property
     def arrival(self) -> float:
         """Seconds more before a step in the midst of others than before others, for each request that is new in it."""
         usual = self.gap
         met = [(before, after) for before, after in pairwise(self.steps) if before["running"] and _prompts(after)]
+        if not met:
+            return 0.0
         longer = sum(self._gap(before, after) - usual for before, after in met)
         return max(0.0, longer / sum(after["sequences"] - before["running"] for before, after in met))
 
@@ -100,19 +122,19 @@ class Phase:
 
     def after(self) -> float:
         """Seconds that a prompt costs the decode steps after it beside their price, gaps before them too: the median of
-        each before the COLD-th, less that of the later ones."""
+        each of the first COLD, less that of the later ones."""
         found = defaultdict[int, list[float]](list)
         for before, step, since in self._decoding():
             found[since].append(self._gap(before, step) + self._over(step))
-        usual = statistics.median(found.pop(COLD))
+        usual = statistics.median(found.pop(LATER))
         return sum(max(0.0, statistics.median(each) - usual) for each in found.values())
 
     def _decoding(self) -> Iterator[tuple[Mapping[str, float], Mapping[str, float], int]]:
-        """Steps without a prompt in the midst of others, the one before each, and which it is after a prompt, up to the
-        COLD-th."""
-        since = COLD
+        """Steps without a prompt in the midst of others, the one before each, and which it is after a prompt, up to
+        LATER."""
+        since = LATER
         for before, step in pairwise(self.steps):
-            since = 0 if _prompts(step) else min(COLD, since + 1)
+            since = 0 if _prompts(step) else min(LATER, since + 1)
             if since and before["running"]:
                 yield before, step, since
 
@@ -142,9 +164,9 @@ def costs_of(long: Phase, short: Phase, light: Phase, several: Phase) -> tuple[B
     arrival = max(0.0, light.arrival + light.over(idle=False))
     idle = max(0.0, light.taken_up + light.over(idle=True) - always - sequence - arrival)
     between = Between(*_nanoseconds(always, sequence, arrival, idle, light.after()))
-    first = max(0.0, light.outside - each)
-    answer = max(0.0, request - light.read - first)
-    return between, Front(*_nanoseconds(light.read, step, each - step, first, answer))
+    read = light.read + max(0.0, light.outside - each - long.late)  # and what comes before the server has a request
+    answer = max(0.0, request - read - long.late)
+    return between, Front(*_nanoseconds(read, step, each - step, long.late, answer))
 
 
 def _nanoseconds(*seconds: float) -> Iterator[int]:

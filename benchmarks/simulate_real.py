@@ -6,10 +6,9 @@
 The engine's process has one core, the server's and the client's another; nothing else should run. First one user asks,
 then few requests come by themselves, then several users ask: what passes between two steps, and what a request, a step,
 a token and an answer take of the other core, is taken from that (served_costs.py), of the least disturbed of three
-tries. Then each trace is replayed so many
-times, each time with other prompts of the same lengths. It is simulated from its lengths and moments, with the pages
-and limits that the server says it has, at the calibrated price: nothing is fitted to the runs. TTFT is the client's,
-from the intended moment. Printed are rows of benchmarks/simulate.md.
+tries. Then each trace is replayed so many times, each time with other prompts of the same lengths. It is simulated from
+its lengths and moments, with the pages and limits that the server says it has, at the calibrated price: nothing is
+fitted to the runs. TTFT is the client's, from the intended moment. Printed are rows of benchmarks/simulate.md.
 
 Probes before and after each run, and slices of Python all the while, say what else is at work on the machine
 (machine_pace.py). Errors are printed of what was simulated before the trace ran, at the pace that the calibration met;
@@ -294,14 +293,14 @@ def main() -> None:
     parser.add_argument("traces", choices=["even", "bursts", "azure"], nargs="+")
     parser.add_argument("--seconds", type=float, default=45, help="of each trace")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="a folder for what the client and the server write")
+    parser.add_argument("--keep", type=Path, help="a new folder for what the client and the server write")
     args = parser.parse_args()
     name = args.model if args.model in LOADS else "0.6 B"
     torch.set_num_threads(1)
     undisturbed = calibrated(1).pace
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if args.keep is None else args.keep
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=args.keep is None)
         with watched(CORES, folder, undisturbed) as cores:
             for text in beside(args, name, cores, folder):
                 print(text, flush=True)

@@ -56,7 +56,7 @@ def test_the_answer_is_twelve_lines(ridgeline: Run, model: str, trace: str, tmp_
     assert (found["kind"], found["verdict"], found["inputs"]["device"]) == ("simulate", "steady", "h100-sxm")
     assert found["per_request"]["outcome"].count("rejected") == 1
     assert "90000 tokens" in "".join(found["per_request"]["reason"])
-    assert "1 of 61 requests cannot run; of one the prompt has 90000 tokens" in " ".join(ended.out.split())
+    assert "1 of 61 requests cannot run (of one, the prompt has 90000 tokens" in " ".join(ended.out.split())
     assert page.read_text().count("<svg") >= 8
     again = ridgeline("simulate", model, *QUICK, "--trace", trace, "--out", result)
     assert_one_line(again, USAGE, "exists")

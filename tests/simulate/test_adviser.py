@@ -112,6 +112,9 @@ def test_smaller_steps_are_tried_where_they_leave_pages() -> None:
     found = advise(replace(asked(10.0, "ttft=300ms,tpot=60ms", large), machine=on(large)), on)
     assert found.own.most_positions < 4096
     assert found.own.short
+    assert 4096 in {option.limits.tokens for option in found.options}
+    fixed = advise(replace(asked(10.0, "ttft=300ms,tpot=60ms", large), machine=on(large)), on, shares=())
+    assert 4096 not in {option.limits.tokens for option in fixed.options}, "stated pages are the same for all"
     assert found.best.limits.tokens < 16384
     assert found.worth
 

@@ -83,8 +83,9 @@ def test_nobody_is_sent_to_one_that_starts_or_leaves(usual: Log) -> None:
 def test_one_may_be_up_before_a_step_is_over() -> None:
     """A step that lasts longer than a start-up, and than the time from one look to the next, holds nobody up."""
     scaling = Scaling(1, 4, 1, 100_000, SECOND, 1)
-    one_long_step = [TraceRequest(0, 500, 2), *(TraceRequest(1, 500, 2) for _ in range(8))]
-    log = run(ON, OpenLoop(one_long_step), fleet=Fleet(1, "least", scaling=scaling))
+    first = [TraceRequest(0, 500, 2), *(TraceRequest(1, 500, 2) for _ in range(4))]
+    later = [TraceRequest(500_000, 500, 2) for _ in range(4)]  # within its first step
+    log = run(ON, OpenLoop([*first, *later]), fleet=Fleet(1, "least", scaling=scaling))
     assert log.steps.took[0] > 10 * scaling.period
     assert Columns(log).ok.all()
     assert max(there(log, at / 1e9) for at in range(0, log.end, scaling.period)) == 4

@@ -12,6 +12,7 @@ from ridgeline.simulate.front import Between, Front
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 BETWEEN = Between(step=90_000, sequence=4_000, request=380_000, idle=80_000, after=250_000)
 FRONT = Front(request=700_000, step=160_000, token=27_000, first=840_000, answer=1_410_000)
+BEFORE = 200_000  # nanoseconds of a request's that are the client's, before the server has it
 PRICE = 1e-3  # seconds of every step
 COOLING = (0.4, 0.3, 0.15, 0.1, 0.05)  # shares of `after` that the steps after a prompt have
 NANO = 1e-9
@@ -62,15 +63,19 @@ def test_costs_of_an_idle_server_are_told_apart(served_costs: ModuleType, paces:
         steps = list(steps_of(users, answer, rounds, paces[0]))
         count = users * rounds
         tokens = sum(step["sequences"] for step in steps)
-        outside = (FRONT.first + FRONT.step + FRONT.token) * NANO * paces[1]
+        outside = (BEFORE + FRONT.first + FRONT.step + FRONT.token) * NANO * paces[1]
         taken_up = (BETWEEN.step + BETWEEN.sequence + BETWEEN.request) * NANO * paces[0]
         row = {
             "output_tokens": str(round(tokens / count)),
             "service_ttft": str(0.004 + outside),
             "server_ttft": "0.004",
-            "server_queue": str(FRONT.request * NANO * paces[1] + taken_up),
+            "server_queue": str((FRONT.request - BEFORE) * NANO * paces[1] + taken_up),
+            "first_token": "1.0",
+            "last_token": str(
+                1.0 + next(served_costs.Phase([], steps, [], 0.0, 1.0)._spans()) - FRONT.first * NANO * paces[1]
+            ),
         }
-        asked = [{"at": 0.0, "queued": FRONT.request * NANO * paces[1]}] * count
+        asked = [{"at": 0.0, "queued": (FRONT.request - BEFORE) * NANO * paces[1]}] * count
         taken = count * (FRONT.request + FRONT.first + FRONT.answer) + len(steps) * FRONT.step + tokens * FRONT.token
         return served_costs.Phase([row] * count, steps, asked, taken * NANO * paces[1], paces[1])
 

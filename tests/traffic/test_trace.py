@@ -157,8 +157,8 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         (RECORD + "null\n", "line 2"),
         (AZURE + "2023-11-16 18:15:46.5,3\r4,5\n", "line 2"),
         (AZURE + f"{'9' * 200_000},3,4\n", "line 2"),
-        (AZURE + "1970-01-01 00:00:00,3,4\n9999-01-01 00:00:00,3,4\n", "line 3: it comes decades after the first"),
-        (BURST_GPT + "1,m,1,1,2,x\n1e13,m,1,1,2,x\n", "line 3: it comes decades after the first"),
+        (AZURE + "1970-01-01 00:00:00,3,4\n9999-01-01 00:00:00,3,4\n", "line 3: it comes a year after the first"),
+        (BURST_GPT + "1,m,1,1,2,x\n1e13,m,1,1,2,x\n", "line 3: it comes a year after the first"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.ops.formats import FORMATS, FP32
-from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.operands import DTYPES, Operands
+from ridgeline.ops.kernels import DTYPES, Operands, library, share_threads
 from ridgeline.roofline.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -126,6 +125,7 @@ def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) ->
 def products(timer: Timer, budget: float) -> dict[str, float]:
     """FLOP/s by number format: the best square matrix product, of torch's and our own kernels'; of int8 with sums of 32
     bits."""
+    share_threads()
     measured: dict[str, float] = {}
     dtypes = {f.name: f.dtype for f in FORMATS if f.dtype != torch.float16 or timer.device.type == "cuda"}
     for name, dtype in {**dtypes, "int8": torch.int8}.items():

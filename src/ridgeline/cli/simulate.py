@@ -69,13 +69,8 @@ def simulate(
     arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, of all requests together.
     Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
     """
+    _check_pairs(fleet, limits, judged)
     traffic = _checked(traffic, judged)
-    for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
-        if given and (fleet.split or fleet.scale or fleet.also):
-            raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
-    for name, given in (("--also", fleet.also), ("--divide", judged.divide)):
-        if given and limits.pages is not None:
-            raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
     required = judged.requirements()
     _check_files(output)
     question = _Question(model, setup, fleet, limits, traffic, money, judged)
@@ -108,6 +103,16 @@ def simulate(
         say(why)
     if failed or found.verdict == "nothing answered":
         raise typer.Exit(FAILED)
+
+
+def _check_pairs(fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> None:
+    """Raises ValueError for options about replicas that do not go together with what is asked of them."""
+    for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
+        if given and (fleet.split or fleet.scale or fleet.also):
+            raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
+    for name, given in (("--also", fleet.also), ("--divide", judged.divide)):
+        if given and limits.pages is not None:
+            raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
 
 
 def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:

@@ -37,7 +37,7 @@ class LimitFlags:
         _engine(
             "What passes between two steps beside what the engine's profile has, like 300us, or "
             "110us+20us/sequence+330us/request+400us/idle+300us/after: of each step, for each sequence and new request "
-            "in it, after a time with nothing to do, and after a step with a prompt.",
+            "in it, after a time with nothing to do, and after a step in which requests were new.",
             metavar="COSTS",
         ),
     ] = None

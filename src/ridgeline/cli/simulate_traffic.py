@@ -80,7 +80,8 @@ class TrafficFlags:
     duration: Annotated[
         str | None,
         _traffic(
-            f"None come after this, like 10s. By default {_DURATION}; a trace at its own moments goes to its end."
+            f"None come after this, like 10s. By default {_DURATION}, unless --requests is given; a trace at its own "
+            "moments goes to its end."
         ),
     ] = None
     seed: Annotated[int, _traffic("Same seed: the same requests at the same moments.")] = 0

@@ -25,8 +25,8 @@ def advice(findings: Findings) -> str:
         return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
     if metrics.counts["rejected"] > _REFUSED * metrics.total:
         return (
-            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run; of one "
-            f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
+            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run (of one, "
+            f"{next(iter(metrics.reasons))}): take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
         return (

@@ -54,15 +54,16 @@ class Option:
     most_running: int
     most_positions: int
 
-    def covers(self, limits: Limits, memory: float) -> bool:
+    def covers(self, limits: Limits, memory: float, *, fixed: bool = False) -> bool:
         """Whether other limits, and no less memory, would make the same steps: they differ only where nothing came near
-        either, and leave no pages that somebody would have taken."""
+        either, and leave no pages that somebody would have taken. fixed: pages are, whatever the limits."""
 
         def alike(limit: int, other: int, most: int) -> bool:
             return limit == other or min(limit, other) > most
 
         own = self.limits
-        more_pages = memory > self.memory or limits.tokens < self.limits.tokens  # smaller steps need less of the memory
+        # Smaller steps need less of the memory.
+        more_pages = memory > self.memory or (limits.tokens < self.limits.tokens and not fixed)
         if memory < self.memory or (more_pages and self.short):
             return False
         return alike(own.tokens, limits.tokens, self.most_positions) and alike(
@@ -131,9 +132,11 @@ class Advised:
                 f"the best has {percent(self.best.share)} of the requests good, yours "
                 f"{percent(self.own.share)}."
             )
-        gain = f"{100 * self.gain.mid:+.1f} points ({100 * self.gain.low:+.1f} .. {100 * self.gain.high:+.1f})"
-        why = reason(self.own, self.best)
-        return f"{self.flags}: {gain} of good requests among {len(self.own.good):,}, because {why}."
+        points = " .. ".join(f"{100 * each:.1f}" for each in (self.gain.low, self.gain.high))
+        return (
+            f"{self.flags}: the share of good requests rises by {100 * self.gain.mid:.1f} points ({points}), of "
+            f"{len(self.own.good):,} requests, because {reason(self.own, self.best)}."
+        )
 
 
 def _beats(one: Option, other: Option) -> bool:
@@ -196,7 +199,7 @@ def advise(
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
     try:
-        trials = _Trials(asked, rebuilt, told, second)
+        trials = _Trials(asked, rebuilt, told, second, fixed=not shares)
         best, before = trials.own, None
         while best is not before:
             before = best
@@ -223,10 +226,17 @@ class _Trials:
     of the line, as if one process had run one after the other."""
 
     def __init__(
-        self, asked: Asked, rebuilt: Rebuilt, told: Callable[[str], Told] | None, second: Second | None
+        self,
+        asked: Asked,
+        rebuilt: Rebuilt,
+        told: Callable[[str], Told] | None,
+        second: Second | None,
+        *,
+        fixed: bool,
     ) -> None:
-        """own: what the setting that was asked about comes to. tried: those that were run, in order."""
-        self._asked, self._rebuilt, self._told, self._second = asked, rebuilt, told, second
+        """own: what the setting that was asked about comes to. tried: those that were run, in order. fixed: as of
+        Option.covers."""
+        self._asked, self._rebuilt, self._told, self._second, self._fixed = asked, rebuilt, told, second, fixed
         self.own = option_of(asked, asked.machine)
         self.tried = [self.own]
         self._there: dict[Setting, Future[Option | None]] = {}
@@ -248,7 +258,7 @@ class _Trials:
 
     def _known(self, setting: Setting) -> Option | None:
         """One that was run and makes the same steps."""
-        return next((each for each in self.tried if each.covers(*setting)), None)
+        return next((each for each in self.tried if each.covers(*setting, fixed=self._fixed)), None)
 
     def _taken(self, setting: Setting, later: Sequence[Setting]) -> Option | None:
         """Run a setting, or take what has been run of it; meanwhile the second process goes on with later ones."""

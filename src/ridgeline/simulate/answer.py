@@ -339,8 +339,8 @@ def _law(findings: Findings) -> str:
         return "none: it is of prompts of which nothing is found in the prefix cache"
     if law is None or findings.wall is None:
         return (
-            "none: it is of requests that come by themselves, or of users without time to think, equally many for each "
-            "replica, who all run at once"
+            "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
+            "each replica, all with a place"
         )
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}; from 1 on the queue grows without end"
@@ -355,6 +355,6 @@ def _trust(findings: Findings) -> str:
     error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
     beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
     return (
-        f"intervals are of a price {error.share:.1%} off ({error.source}) and of the draw of requests; decisions "
-        f"are the engine's own{beside}"
+        f"intervals allow for a price that is {error.share:.1%} off ({error.source}) and for the draw of requests; "
+        f"decisions are the engine's own{beside}"
     )

@@ -7,7 +7,7 @@ import numpy as np
 from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.export import per_second
+from ridgeline.simulate.export import LONGEST_SERIES, per_second
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import warm_up
@@ -23,7 +23,8 @@ def charts(findings: Findings) -> Iterator[Chart | Spans]:
         yield from _rates(findings, findings.capacity)
     if not len(log.steps):
         return
-    yield from _over_time(findings)
+    if log.end <= LONGEST_SERIES:
+        yield from _over_time(findings)
     if findings.told:
         yield from _distributions(log)
         yield _waterfall(log)

@@ -20,6 +20,9 @@ from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import distribution_json, percentile_json
 from ridgeline.version import __version__
 
+LONGEST_SERIES = 10**6 * 10**9
+"""Nanoseconds of the longest run that is told second by second: a million of them."""
+
 
 def findings_json(findings: Findings) -> dict[str, Any]:
     """The object of `--json` and `--out`. Times are seconds; what there is no figure of is null."""
@@ -43,7 +46,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "law": None if findings.law is None else asdict(findings.law),
         "loop": findings.loop,
         "per_request": _per_request(findings.log),
-        "steps": {"per_second": per_second(findings.log)},
+        "steps": {"per_second": per_second(findings.log) if findings.log.end <= LONGEST_SERIES else None},
         "replicas": _replicas(findings.log),
     }
 
@@ -267,13 +270,15 @@ def per_second(log: Log) -> dict[str, list[Any]]:
     started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)
     at = (started // 10**9).astype(np.int64) if len(started) else np.zeros(0, dtype=np.int64)
     weight = np.bincount(at, took, seconds)
+    there = np.array([_overlap(since, until, seconds) for since, until in log.lives])
+    replicas = there.sum(axis=0)
 
     def mean(column: Any) -> Any:
         return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
 
     def together(column: Any) -> list[float]:
         """Of all replicas; of those that do nothing it is nothing."""
-        found: list[float] = (mean(column) * np.minimum(weight / 1e9, log.replicas)).tolist()
+        found: list[float] = (mean(column) * np.minimum(weight / 1e9, replicas)).tolist()
         return found
 
     def count(moments: Any) -> list[int]:
@@ -285,8 +290,6 @@ def per_second(log: Log) -> dict[str, list[Any]]:
     firsts = np.array(count(requests.first[requests.ok]))
     held = np.asarray(steps.held)
     assert log.totals is not None, "the run has not ended"
-    there = np.array([_overlap(since, until, seconds) for since, until in log.lives])
-    replicas = there.sum(axis=0)
     return {
         "second": list(range(seconds)),
         "replicas": replicas.tolist(),

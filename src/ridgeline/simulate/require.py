@@ -49,7 +49,9 @@ class Requirement:
         return f"{self.text} is not kept: {self.name} is {mid} ({low} .. {high})"
 
     def _said(self, value: float) -> str:
-        return say_seconds(value) if _TIMES.search(self.name) and math.isfinite(value) else f"{value:.4g}"
+        if math.isinf(value):
+            return "no end"
+        return say_seconds(value) if _TIMES.search(self.name) else f"{value:.4g}"
 
     @property
     def _lack(self) -> str:

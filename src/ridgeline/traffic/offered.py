@@ -143,8 +143,10 @@ def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | No
     later than a moment can be."""
 
     def within(request: TraceRequest) -> bool:
+        if until is not None and request.at >= until:
+            return False
         if request.at > _LATEST:
             raise ValueError("requests come over more than a century; give a higher --rate or --speed")
-        return until is None or request.at < until
+        return True
 
     return islice(takewhile(within, requests), count)

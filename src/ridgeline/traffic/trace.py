@@ -27,7 +27,7 @@ from ridgeline.traffic.lengths import MAX_TOKENS
 from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
-_LONGEST = 10**9 * SECOND  # three decades of requests: what is longer is in another unit
+_LONGEST = 3 * 10**7 * SECOND  # a year of requests: what is longer is in another unit
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -76,9 +76,7 @@ def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Itera
         if request.at < before:
             raise ValueError(f"{path}, line {number}: it comes before the request above it; sort the file by time")
         if request.at - start > _LONGEST:
-            raise ValueError(
-                f"{path}, line {number}: it comes decades after the first request; is its time in seconds?"
-            )
+            raise ValueError(f"{path}, line {number}: it comes a year after the first request; is its time in seconds?")
         before = request.at
         yield replace(request, at=request.at - start)
 
