@@ -232,6 +232,8 @@ def test_targets_are_dragged_and_change_the_answer(open_page: OpenPage, one_file
 
 def test_a_statement_of_a_text_sets_the_page(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
+    page.locator(".folklore").scroll_into_view_if_needed()  # what is in sight is computed, and moves what is below it
+    until(page, lambda: "…" not in page.locator(".folklore .ledger").all_text_contents())
     page.get_by_role("heading", name="Models and their configs").click()
     page.get_by_role("listitem").filter(has_text="GPT-2").get_by_text("This file does not hold gpt2").wait_for()
     page.get_by_role("heading", name="Many users").click()

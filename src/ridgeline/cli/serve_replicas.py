@@ -46,9 +46,9 @@ class ReplicaFlags:
         _replicas("From how many to how many replicas come and go with the requests, like 1:4.", metavar="A:B"),
     ] = None
     scale_at: Annotated[int | None, _replicas("Requests under way that --scale aims at for each replica.")] = None
-    scale_every: Annotated[str | None, _replicas(f"From one look of --scale to the next; {EVERY} by default.")] = None
+    scale_every: Annotated[str | None, _replicas(f"Time between two decisions of --scale; {EVERY} by default.")] = None
     scale_calm: Annotated[
-        str | None, _replicas(f"Without a change for so long before a replica goes; {CALM} by default.")
+        str | None, _replicas(f"Time without a change before a replica is removed; {CALM} by default.")
     ] = None
 
     @property

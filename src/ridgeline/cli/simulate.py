@@ -110,8 +110,8 @@ def _check_pairs(fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> 
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
-    for name, given in (("--also", fleet.also), ("--divide", judged.divide)):
-        if given and limits.pages is not None:
+    for name, others in (("--also", fleet.also), ("--divide", judged.divide)):
+        if others is not None and limits.pages is not None:
             raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
 
 
