@@ -53,13 +53,14 @@ of them. One thread is timed by what it ran, several by the wall. The last colum
 expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's {decodes}
 after the first {cold}, which find less at hand in the caches; its engine records it where it can.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But nine of its choices were made
+No constant is fitted to these rows: the trials of the calibration have other shapes. But ten of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
 measured without the watch on its ops, that it grows with the bytes that a step moves, that a recorded step is timed
-after the Python of a step, which leaves the caches as it finds them in an engine, that products of many rows are
-priced with the instructions that add up the lanes of their sums, that steps with prompts are timed after decode steps
-and have a constant of their own, that products of two or three rows have a class of their own, that a query of our
-attention counts as 48 keys more, and that what counts of everything is its lower quartile."""
+after the Python of a step, which leaves the caches as it finds them in an engine, that products of many rows are priced
+with the instructions that add up the lanes of their sums, that steps with prompts are timed after decode steps and have
+a constant of their own, that products of two or three rows have a class of their own, that a query of our attention
+counts as 48 keys more, that what counts of everything is its lower quartile, and that what lies between ops is of
+decode steps from the seventh after a prompt on."""
 PAIR = 2  # runs between two probes
 TOKENS = 16  # decode steps of a run, one less
 UNCHANGED = Pace(1.0, 1.0, 1.0)
