@@ -17,17 +17,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
 
-from ridgeline.calibrate.probe import Probe
+from ridgeline.calibrate.probe import Probe, mean_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.timer import Timer
 from ridgeline.roofline.pace import Pace
 
-BIN = 0.2
+_BIN = 0.2
 """Seconds that are one sample of the pace: where a core had more time for slices they do not count for more."""
 _PROBED, _BETWEEN = 2.0, 0.05  # seconds of probes, and of nothing, when slices run, after each
 _TURNS, _PAUSE, _WRITTEN = 2000, 0.002, 50  # of a slice's loop; seconds between two; slices between two writes
@@ -62,16 +62,14 @@ class Cores:
             found.append(self._probe().over(self._undisturbed))
             time.sleep(_BETWEEN)
         os.sched_setaffinity(0, allowed)
-        means = (statistics.mean(each) for each in zip(*((p.launch, p.compute, p.memory) for p in found), strict=True))
-        return Probed(since, time.perf_counter(), Pace(*means))
+        return Probed(since, time.perf_counter(), mean_pace(found))
 
     def pace(self, core: int, before: Probed, after: Probed) -> Pace:
         """How many times as long as undisturbed things took between probes."""
         around = statistics.mean(self._slices(core, each.since, each.until) for each in (before, after))
         more = self._slices(core, before.until, after.since) / around - 1
-        known = ((getattr(before.pace, name) + getattr(after.pace, name)) / 2 for name in Pace.__slots__)
-        lost = (getattr(_LOST, name) for name in Pace.__slots__)
-        return Pace(*(pace * (1 + share * more) for pace, share in zip(known, lost, strict=True)))
+        known = astuple(mean_pace([before.pace, after.pace]))
+        return Pace(*(pace * (1 + share * more) for pace, share in zip(known, astuple(_LOST), strict=True)))
 
     def _slices(self, core: int, since: float, until: float) -> float:
         """Seconds of a slice between two moments, on average. A part in which the core had no time for one is as the
@@ -79,11 +77,11 @@ class Cores:
         bins = defaultdict[int, list[float]](list)
         for line in self._files[core].read_text().splitlines():
             for at, took in json.loads(line):
-                bins[int(at / BIN)].append(took)
+                bins[int(at / _BIN)].append(took)
         found, last = [], statistics.mean(bins[min(bins)])
-        for number in range(min(bins), int(until / BIN) + 1):
+        for number in range(min(bins), int(until / _BIN) + 1):
             last = statistics.mean(bins[number]) if number in bins else last
-            if number >= int(since / BIN):
+            if number >= int(since / _BIN):
                 found.append(last)
         return statistics.mean(found)
 

@@ -87,18 +87,17 @@ class Phase:
         """What decode steps take that find all at hand, of what they are priced at; the median. It stands for the pace
         of the engine's core: what other steps take beside their price is a difference, and probes are too coarse for
         that."""
-        found = (step["seconds"] / step["predicted"] for _, step, since in self._decoding() if since == LATER)
-        return statistics.median(found)
+        return statistics.median(step["seconds"] / step["predicted"] for _, step in self._later())
 
     @property
     def gap(self) -> float:
         """Seconds before a decode step that finds all at hand; the mean, for they add up."""
-        return statistics.mean(self._gap(before, step) for before, step, since in self._decoding() if since == LATER)
+        return statistics.mean(self._gap(before, step) for before, step in self._later())
 
     @property
     def side_by_side(self) -> float:
         """Sequences of those steps, on average."""
-        return statistics.mean(step["sequences"] for _, step, since in self._decoding() if since == LATER)
+        return statistics.mean(step["sequences"] for _, step in self._later())
 
     @property
     def arrival(self) -> float:
@@ -128,6 +127,10 @@ class Phase:
             found[since].append(self._gap(before, step) + self._over(step))
         usual = statistics.median(found.pop(LATER))
         return sum(max(0.0, statistics.median(each) - usual) for each in found.values())
+
+    def _later(self) -> Iterator[tuple[Mapping[str, float], Mapping[str, float]]]:
+        """Those of the decode steps that find all at hand, and the one before each."""
+        return ((before, step) for before, step, since in self._decoding() if since == LATER)
 
     def _decoding(self) -> Iterator[tuple[Mapping[str, float], Mapping[str, float], int]]:
         """Steps without a prompt in the midst of others, the one before each, and which it is after a prompt, up to

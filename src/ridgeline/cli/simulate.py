@@ -46,7 +46,7 @@ from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.simulate.together import together
-from ridgeline.traffic.offered import classes_of, mean_sizes
+from ridgeline.traffic.offered import sizes_and_classes
 
 _LONG = 3.0  # seconds that the runs at three prices take: from which a second process is worth its imports
 _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
@@ -236,8 +236,8 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
         log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
-    check_classes(asked.slo, classes_of(asked.offered()))
-    given, made = mean_sizes(asked.offered())
+    given, made, classes = sizes_and_classes(asked.offered())
+    check_classes(asked.slo, classes)
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
     start = _BELOW_WALL * asked.fleet.size * min(law.wall, places) / traffic.turns

@@ -87,21 +87,14 @@ class Users:
             heapq.heappush(self._asking, asks)
 
 
-def mean_sizes(offered: Offered) -> tuple[int, int]:
-    """Tokens in and out of all that is offered by itself, on average."""
-    count = given = made = 0
+def sizes_and_classes(offered: Offered) -> tuple[int, int, set[str]]:
+    """Tokens in and out of all that is offered by itself, on average; and which classes it is of."""
+    count, given, made, classes = 0, 0, 0, set[str]()
     while offered.upcoming is not None:
         request = offered.take()
         count, given, made = count + 1, given + request.input, made + request.output
-    return max(1, round(given / max(1, count))), max(1, round(made / max(1, count)))
-
-
-def classes_of(offered: Offered) -> set[str]:
-    """Of all that is offered by itself."""
-    found = set()
-    while offered.upcoming is not None:
-        found.add(offered.take().slo_class)
-    return found
+        classes.add(request.slo_class)
+    return max(1, round(given / max(1, count))), max(1, round(made / max(1, count))), classes
 
 
 # -- what requests are like -------------------------------------------------------------------------------------------
