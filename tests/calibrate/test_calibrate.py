@@ -466,7 +466,9 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
         file.load(1)
 
 
-@pytest.mark.parametrize("changed", ["roofline/price.py", "calibrate/fit.py", "calibrate/this.py", "ops/norm.py"])
+@pytest.mark.parametrize(
+    "changed", ["roofline/price.py", "roofline/standing.py", "calibrate/fit.py", "calibrate/this.py", "ops/norm.py"]
+)
 def test_a_calibration_is_stale_when_its_code_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:

@@ -61,7 +61,8 @@ def test_tokens(text: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("50 us", 50e-6), ("50 µs", 50e-6), ("1.5ms", 0.0015)]
+    ("text", "seconds"),
+    [("500ms", 0.5), ("2s", 2.0), ("50 us", 50e-6), ("50 µs", 50e-6), ("10m", 600), ("1 h", 3600), ("1.5ms", 0.0015)],
 )
 def test_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--ttft") == pytest.approx(seconds)
@@ -73,7 +74,7 @@ def test_no_tokens(text: str) -> None:
         parse_tokens(text, "--input")
 
 
-@pytest.mark.parametrize("text", ["", "500", "0ms", "-1s", "1 m", "1h", "ms", "nan s"])
+@pytest.mark.parametrize("text", ["", "500", "0ms", "-1s", "1 d", "ms", "nan s", "0.0001us", "9999h"])
 def test_no_seconds(text: str) -> None:
     with pytest.raises(ValueError, match="--ttft is"):
         parse_seconds(text, "--ttft")

@@ -81,6 +81,30 @@ def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
         assert [level["rate"] for level in found["levels"] if level["good"]][-1] == found["rate"]["mid"]
 
 
+def test_a_capacity_of_a_split_is_beside_the_same_cards_at_that_rate(ridgeline: Run, model: str) -> None:
+    asked = ("--capacity", "--slo", "ttft=200ms", "--requests", "40", "--input", "64", "--output", "8", "--json")
+    found = ridgeline("simulate", model, *QUICK, *asked, "--split", "1:1", "--link", "25Gb/s").json
+    for each in found["together"]:
+        assert each["metrics"]["offered_per_second"] == found["metrics"]["offered_per_second"]
+    assert found["metrics"]["offered_per_second"] > 2, "the rate that was looked for is none of drawing's"
+
+
+def test_a_pipe_is_read_once(ridgeline: Run, model: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert_one_line(ridgeline("simulate", model, *QUICK, "--trace", pipe), USAGE, "write it to a file first")
+
+
+def test_a_price_is_of_its_card_alone(ridgeline: Run, model: str) -> None:
+    asked = ("simulate", model, *QUICK, "--rate", "9", "--requests", "9", "--input", "64", "--output", "8", "--json")
+    own, one, both = (
+        ridgeline(*asked, *more).json["inputs"]["dollars_per_hour"]
+        for more in ((), ("--price", "2.5"), ("--price", "2.5", "--also", "2xh100-sxm"))
+    )
+    assert one == 2.5
+    assert both == pytest.approx(2.5 + 2 * own)
+
+
 def test_a_capacity_of_conversations_counts_them(ridgeline: Run, model: str) -> None:
     asked = ("--capacity", "--slo", "ttft=200ms", "--requests", "10", "--turns", "3", "--input", "64", "--output", "8")
     told = ridgeline("simulate", model, *QUICK, *asked)
@@ -100,7 +124,7 @@ def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
     """Their figures and their dollars are of all of them."""
     asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
     one = ridgeline(*asked, "--json").json
-    two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--signal-age", "0s", "--json").json
+    two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--json").json
     assert [each["requests"] for each in two["replicas"]] == [30, 30]
     assert set(two["per_request"]["replica"]) == {0, 1}
     assert two["inputs"]["fleet"]["router"] == "round-robin"
@@ -201,6 +225,23 @@ def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:
         ("--users", "2", "--duration", "50ms", "--replicas", "5", "--router", "prefix"),
         ("--users", "2", "--trace", "TRACE", "--no-prefix-cache", "--chunk", "1"),
         ("--trace", "TRACE", "--keep", "0.5", "--speed", "9", "--context", "64"),
+        (
+            "--rate",
+            "9",
+            "--requests",
+            "30",
+            "--turns",
+            "2",
+            "--scale",
+            "1:3",
+            "--scale-at",
+            "2",
+            "--front",
+            "1ms/request",
+        ),
+        ("--rate", "40", "--requests", "40", "--also", "2xl40s", "--router", "least", "--require", "goodput>0"),
+        ("--users", "100", "--requests", "100", "--split", "1:2", "--link", "25Gb/s", "--router", "two"),
+        ("--rate", "9", "--requests", "40", "--divide", "4", "--router", "least", "--signal-age", "10ms"),
     ],
 )
 def test_whatever_goes_together_is_answered(ridgeline: Run, model: str, trace: str, words: tuple[str, ...]) -> None:
@@ -245,8 +286,49 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     [
         ((), "give what comes"),
         (("--rate", "5", "--users", "3"), "give one"),
-        (("--rate", "0"), "--rate is 0.0; it must be a number of at least 1e-09"),
-        (("--rate", "1e-300"), "--rate is 1e-300; it must be a number of at least"),
+        (("--rate", "0"), "--rate is 0.0; it must be a number from 1e-09 to 1e+09"),
+        (("--rate", "1e-300"), "--rate is 1e-300; it must be a number from"),
+        (("--rate", "1e300"), "--rate is 1e+300; it must be a number from"),
+        (("--rate", "5", "--arrival", "gamma", "--burstiness", "1e308"), "--burstiness is 1e+308; it must be"),
+        (("--users", "1000000000"), "--users is 1000000000; it must be from 1 to 1,000,000"),
+        (("--users", "2", "--think", "300d"), "--think is '300d'; write a time"),
+        (("--users", "2", "--think", "9" * 400 + "s"), "write a time above 0 with its unit, like 500ms or 2s"),
+        (("--users", "2", "--think", "8760h", "--requests", "999"), "a century; give a shorter --think"),
+        (
+            (
+                "--users",
+                "2",
+                "--turns",
+                "999",
+                "--think",
+                "8760h",
+                "--requests",
+                "2",
+                "--context",
+                "8k",
+                "--input",
+                "1",
+                "--output",
+                "1",
+                "--exact",
+            ),
+            "a century; give a shorter --think",
+        ),
+        (("--rate", "5", "--profile", f"day:0.2:{'9' * 400}s"), "--profile is"),
+        (("--rate", "5", "--input", "uniform:5:9", "--output", "uniform:5:9", "--exact"), "--exact is for fixed"),
+        (("--trace", "TRACE", "--exact"), "--exact is for fixed lengths; a trace's"),
+        (("--rate", "5", "--pages", "99", "--memory-utilization", "0.5"), "leave one of them out"),
+        (("--rate", "5", "--pages", "100000000000"), "and NVIDIA H100 SXM 80GB has"),
+        (("--users", "5", "--arrival", "gamma"), "--arrival is for --rate"),
+        (("--rate", "5", "--burstiness", "0.5"), "--burstiness is the shape of --arrival gamma"),
+        (("--trace", "TRACE", "--output", "5"), "--output is what a trace says itself"),
+        (("--rate", "5", "--chunk", "4k"), "--chunk is 4k, and a step runs 2k"),
+        (("--rate", "5", "--price", "2", "--seller", "nobody"), "--price stands whatever a seller asks"),
+        (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--router", "least"), "are for --replicas 2 or more"),
+        (("--rate", "5", "--replicas", "2", "--router", "random", "--signal-age", "1s"), "leave --signal-age out"),
+        (("--rate", "5", "--split", "1:1", "--link", "0.0001MB/s"), "write 1MB/s or more"),
+        (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--scale-every", "1us"), "give 1ms or more"),
+        (("--rate", "5", "--require", "goodput>12%"), "goodput is no share"),
         (("--rate", "1e-9", "--requests", "99"), "requests come over more than a century"),
         (("--rate", "5", "--think", "1s"), "--think is for --users"),
         (("--rate", "5", "--pages", "99", "--also", "l40s"), "--pages is of one server's cards, and --also has others"),
@@ -287,7 +369,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--link", "25Gb/s"), "give both or neither"),
         (("--rate", "5", "--split", "1", "--link", "25Gb/s"), "write two numbers of replicas"),
         (("--rate", "5", "--split", "0:1", "--link", "25Gb/s"), "--split is '0:1'"),
-        (("--rate", "5", "--split", "1:1", "--link", "25"), "--link is '25'; write bytes or bits a second"),
+        (("--rate", "5", "--split", "1:1", "--link", "25"), "--link is '25'; write 1MB/s or more"),
         (("--rate", "5", "--split", "1:1", "--link", "0GB/s"), "--link is '0GB/s'"),
         (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--replicas", "3"), "leave --replicas out"),
         (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--also", "l40s"), "leave one of them out"),
@@ -366,6 +448,6 @@ def test_classes_of_a_trace_are_held_to_their_own(ridgeline: Run, model: str, tm
         (("--require", "batch:busy>1%"), "--require names 'busy'; there is ttft_p50"),
         (("--require", "batch:ttft_p50<9"), "give a time with its unit"),
         (("--turns", "3"), "--turns is of questions that are drawn"),
-        (("--turns", "0"), "--turns is 0; it must be at least 1"),
+        (("--turns", "0"), "--turns is 0; it must be from 1 to"),
     ):
         assert_one_line(ask(*wrong), USAGE, says)

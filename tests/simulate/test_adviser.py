@@ -152,6 +152,19 @@ def test_it_is_told_as_data_and_as_a_table(advised: Advised, capsys: pytest.Capt
     assert "best" in out
 
 
+def test_what_falls_behind_calmly_is_no_better(advised: Advised) -> None:
+    """Than what is asked about, which preempts and has good requests; what preempts is not advised."""
+
+    def option(good: float, preemptions: int) -> Option:
+        metrics = replace(advised.own.metrics, preemptions=preemptions)
+        return replace(advised.own, metrics=metrics, good=np.arange(120) < round(120 * good))
+
+    own, idle, rough, better = option(0.9, 10), option(0.0, 0), option(1.0, 10), option(0.95, 0)
+    assert adviser._best(own, [idle]) is own
+    assert adviser._best(own, [idle, rough]) is own
+    assert adviser._best(own, [idle, rough, better]) is better
+
+
 def test_pairs_tell_what_totals_do_not() -> None:
     """Of 1,000 requests ten are won and none lost: surely better; ten won and nine lost: not."""
     own = np.arange(1000) >= 10

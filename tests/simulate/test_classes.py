@@ -12,11 +12,12 @@ from ridgeline.simulate.classes import kept
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings, simulate
 from ridgeline.simulate.metrics import measure
+from ridgeline.simulate.require import parse_requirement
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.percentiles import Percentile
+from ridgeline.traffic.percentiles import Interval
 from ridgeline.traffic.slo import MAX_CLASSES, SLO, parse_slos
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
@@ -83,7 +84,19 @@ def test_a_class_without_objectives_of_its_own_has_those_of_all_others() -> None
     ("low", "high", "word"), [(0.991, 1.0, "kept"), (0.95, 0.989, "missed"), (0.985, 0.995, "undecided")]
 )
 def test_a_verdict_is_no_surer_than_its_interval(low: float, high: float, word: str) -> None:
-    assert kept(Percentile(low, (low + high) / 2, high)) == word
+    assert kept(Interval(low, (low + high) / 2, high)) == word
+
+
+def test_a_class_that_all_requests_are_of_is_one() -> None:
+    """What is required of it is looked at; of another it is said which there is."""
+    requests = [TraceRequest(at * 10**7, 40, 8, slo_class="batch") for at in range(60)]
+    findings = simulate(
+        Asked("tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceError(0.0, ""), 5)
+    )
+    assert list(findings.metrics.classes) == ["batch"]
+    assert parse_requirement("batch:good_share>=90%").failed(findings) == ""
+    assert parse_requirement("chat:good_share>=90%").failed(findings).endswith("'chat'; there is batch")
+    assert parse_requirement("chat:goodput>1").failed(found()).endswith("there is batch, those of none")
 
 
 def test_a_capacity_keeps_every_class() -> None:

@@ -1,6 +1,7 @@
 """How many cards, and how divided: the best of all that there could be, by dollars."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -69,6 +70,15 @@ def test_one_card_that_does_is_the_best() -> None:
     assert (fewer.best.devices, fewer.best.replicas) == (1, 1)
     assert fewer.gain is not None
     assert fewer.gain.mid == pytest.approx(3.0)
+
+
+def test_where_what_is_good_came_before_what_counts() -> None:
+    """There is a share of good requests then, and no rate of them."""
+    found = divide(asked(5.0, "ttft=1s"), 1, on).own
+    goodput = replace(found.option.metrics.goodput, good=0, rate=0.0)  # type: ignore[type-var]
+    late = replace(found, option=replace(found.option, metrics=replace(found.option.metrics, goodput=goodput)))
+    assert late.option.share > 0
+    assert late.thousand == math.inf
 
 
 def test_what_is_refused() -> None:

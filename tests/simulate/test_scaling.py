@@ -130,6 +130,14 @@ def test_bounds_are_kept(usual: Log) -> None:
     assert max(there(usual, at / 10) for at in range(600)) <= 4
 
 
+def test_none_goes_while_others_start() -> None:
+    """Two at least take requests, though six that were asked for are not there for 20 s, and calm came sooner."""
+    scaling = Scaling(2, 8, 4, SECOND // 2, SECOND, 20 * SECOND)
+    log = run(ON, OpenLoop([*WAVE, *LATER]), fleet=Fleet(2, "least", scaling=scaling))
+    assert len(log.lives) > 4
+    assert min(until for since, until in log.lives if since == 0) > 20 * SECOND
+
+
 @pytest.fixture(scope="module")
 def unequal() -> dict[str, float]:
     """Three H100 and an A100 under 100 requests a second: the share of good ones by router."""

@@ -11,9 +11,10 @@ from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import _replicas
 from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.fleet import Fleet, Link, Split
+from ridgeline.simulate.fleet import Fleet, Split
+from ridgeline.simulate.handover import Link
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure
+from ridgeline.simulate.metrics import measure, warm_up
 from ridgeline.simulate.run import run
 from ridgeline.simulate.together import together
 from ridgeline.traffic.arrivals import poisson
@@ -22,7 +23,7 @@ from ridgeline.traffic.offered import OpenLoop, bounded, drawn
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
-from support.planned import LLAMA_3_8B, case
+from support.planned import LLAMA_3_8B, TINY_SLIDING, case
 
 CASE = case(LLAMA_3_8B)
 ON = machine(Limits(tokens=2048, requests=256), 20_000, CASE)
@@ -60,6 +61,49 @@ def test_one_request_is_its_prompt_the_way_and_its_steps() -> None:
     assert list(log.steps.positions) == [1000, 1, 1, 1]
 
 
+@pytest.mark.parametrize("context", [None, 900])
+def test_one_at_the_edge_of_the_context_ends_where_its_prompt_was(context: int | None) -> None:
+    """Apart as together: a single token fits behind it, so that it is cut short, and nothing is sent."""
+    on = machine(Limits(tokens=2048, requests=256), 57, CASE, context)  # pages for 912 positions
+    edge = TraceRequest(0, 912 - 1 if context is None else context - 1, 20)
+    for fleet in (Fleet(2), Fleet(2, split=Split(1, 1e9))):
+        log = run(on, OpenLoop([edge]), fleet=fleet)
+        assert (list(log.requests.made), list(log.requests.limited)) == ([1], [1])
+        assert Columns(log).ok.all()
+        assert log.requests.last[0] == log.requests.first[0]
+
+
+def test_of_a_window_what_the_next_position_sees_is_sent() -> None:
+    """Two layers whose next position sees 99 before it, and two that see all 400."""
+    sliding = case(TINY_SLIDING)
+    log = run(machine(on=sliding), OpenLoop([TraceRequest(0, 400, 2)]), fleet=Fleet(2, split=Split(1, 1e6)))
+    layer = 2 * 4 * 32 * 2  # bytes of a position: keys and values, 4 heads of 32 in bf16
+    assert log.steps.started[-1] - log.requests.first[0] == (2 * 99 + 2 * 400) * layer * 1000
+
+
+def test_what_comes_while_all_replicas_fill_is_left_out() -> None:
+    """Counted request by request: at each step those of either replica, and the moment from which they are as many as
+    by the median."""
+    log = apart(20.0, NVLINK)
+    begun, over, arrived = log.requests.scheduled, log.requests.last, log.requests.arrived
+    steps = [
+        (sum(s <= at < e for s, e in zip(begun, over, strict=True)), at, took)
+        for at, took in zip(log.steps.started, log.steps.took, strict=True)
+    ]
+    third = arrived[0] + (arrived[-1] - arrived[0]) // 3
+    later = sorted(each for each in steps if third <= each[1] <= arrived[-1])
+    half = sum(took for _, _, took in later) / 2
+    median = next(
+        running for place, (running, _, _) in enumerate(later) if sum(s[2] for s in later[: place + 1]) >= half
+    )
+    first = next(at for running, at, _ in steps if running >= median)
+    assert 0 < first < third
+    assert warm_up(log) == first
+    assert median > max(
+        running for running, place in zip(log.steps.running, log.steps.replica, strict=True) if not place
+    )
+
+
 def test_the_link_takes_one_after_the_other() -> None:
     link = Link(1e9)
     assert [link.send(5e6, 0), link.send(1e6, 1_000_000), link.send(1e6, 50_000_000)] == [
@@ -75,7 +119,8 @@ def test_nothing_is_lost_and_no_answer_runs_a_prompt() -> None:
     found = Columns(log)
     assert found.ok.all()
     assert list(found.made) == [request.output for request in offered(12.0, 100)]
-    assert set(np.asarray(log.steps.positions)[np.asarray(log.steps.prompts) > 0] > 1) == {True}
+    answers = np.asarray(log.steps.replica) == 1
+    assert (np.asarray(log.steps.positions)[answers] == np.asarray(log.steps.sequences)[answers]).all()
     assert set(np.asarray(log.steps.replica)[np.asarray(log.steps.prompts) > 0]) == {0}
     assert log.totals is not None
     assert (log.totals.left, log.totals.held) == (0, 0)

@@ -64,10 +64,6 @@ def test_constant_arrivals_do_not_drift() -> None:
     assert moments[-1] == 3000 * SECOND
 
 
-def test_a_replay_is_sped_up() -> None:
-    assert list(arrivals.replay([0, 10, 30], 2.0)) == [0, 5, 15]
-
-
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     for made in (arrivals.poisson(rate, 1), arrivals.constant(rate)):

@@ -45,8 +45,11 @@ def test_a_prefix_stays_where_it_is_up_to_a_cap() -> None:
 
 
 def test_equal_seeds_choose_alike() -> None:
+    """And another seed otherwise, where anything is drawn."""
     for name in ROUTERS:
-        picks = [[router_named(name, seed).choose(PLAIN, [Signal(0)] * 8) for _ in range(1)] for seed in (3, 3)]
-        assert picks[0] == picks[1]
+        routers = [router_named(name, seed) for seed in (3, 3, 4)]
+        one, again, other = ([router.choose(PLAIN, [Signal(0)] * 8) for _ in range(100)] for router in routers)
+        assert one == again
+        assert (one != other) == (name in ("two", "random", "prefix"))
     with pytest.raises(ValueError, match="must be one of two, least"):
         router_named("best", 0)

@@ -43,6 +43,7 @@ def test_metrics_of_a_request_are_as_defined() -> None:
 
 def test_one_token_has_no_tpot_and_none_has_nothing() -> None:
     assert answered(0, 0, 0, [5], output=1).tpot is None
+    assert answered(0, 0, 0, [5], output=9).tpot is None, "an answer in one piece says nothing of its gaps"
     nothing = answered(0, 0, 0, [5], output=1)
     nothing.chunks = []
     assert (nothing.ttft, nothing.tpot, nothing.e2e, nothing.gaps) == (None, None, None, [])
@@ -187,14 +188,35 @@ def test_a_percentile_of_too_few_is_none(percent: int, least: int) -> None:
 
 
 def test_weights_are_repetitions() -> None:
+    """Of the same percentiles and mean; they make nobody surer of them."""
     draw = np.random.default_rng(3)
     samples, weights = draw.random(500), draw.integers(1, 6, 500)
     found = weighted(samples, weights.astype(float))
     repeated = distribution(np.repeat(samples, weights).tolist())
     assert found is not None
     assert repeated is not None
-    assert found.percentiles == repeated.percentiles
     assert found.mean == pytest.approx(repeated.mean)
+    for percent in (50, 90, 95):
+        one, other = found.percentiles[percent], repeated.percentiles[percent]
+        assert one is not None
+        assert other is not None
+        assert one.mid == other.mid
+        assert one.low < other.low < other.high < one.high
+    assert repeated.percentiles[99] is not None
+    assert found.percentiles[99] is None, "500 samples are too few, however often each counts"
+
+
+def test_intervals_of_weighted_samples_hold_the_true_value() -> None:
+    """Each sample stands for 1 to 30 equal ones, as a step's gap does for all that it gave a token."""
+    draw = np.random.default_rng(4)
+    held = 0
+    for _ in range(400):
+        found = weighted(draw.exponential(size=400), draw.integers(1, 31, 400).astype(float), [90])
+        assert found is not None
+        made = found.percentiles[90]
+        assert made is not None
+        held += made.low <= stats.expon.ppf(0.9) <= made.high
+    assert 0.91 < held / 400 < 0.985
 
 
 # -- objectives, steadiness -------------------------------------------------------------------------------------------
@@ -217,6 +239,7 @@ def test_objectives_are_read() -> None:
         ("", "it takes ttft, tpot, e2e"), ("ttft", "a time above 0 with its unit"), ("ttft=-1s", "a time above 0"),
         ("ttft=200", "without a unit; write ttft=200ms or ttft=200s"), ("ttft=0ms", "must be above 0"),
         ("itl=5ms", "it takes ttft, tpot, e2e"), ("ttft=1s,ttft=2s", "has ttft twice"),
+        ("ttft=0.0001us", "must be above 0"), (f"ttft={'9' * 400}s", "a time above 0 with its unit"),
     ],
 )  # fmt: skip
 def test_objectives_that_are_none_are_refused(text: str, says: str) -> None:

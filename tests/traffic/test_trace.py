@@ -1,5 +1,6 @@
 """Traces: what the readers make of released files, and which files they refuse, by line."""
 
+import gzip
 import json
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,24 @@ def test_azure(tmp_path: Path) -> None:
     """Seven digits of a second, midnight between two requests, and the first at 0."""
     found = read(tmp_path, AZURE + "2023-11-16 23:59:59.6805900,374,44\r\n2023-11-17 00:00:01.0000001,396,109\r\n")
     assert found == [TraceRequest(0, 374, 44), TraceRequest(1_319_410_100, 396, 109)]
+
+
+def test_azure_of_2024(tmp_path: Path) -> None:
+    """Its moments say how far they are from UTC."""
+    rows = (
+        "2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 02:00:00.017335+02:00,2399,6\n2024-05-10T00:00:01Z,76,15\n"
+    )
+    found = read(tmp_path, AZURE + rows)
+    assert found == [TraceRequest(0, 2162, 5), TraceRequest(7_405_000, 2399, 6), TraceRequest(990_070_000, 76, 15)]
+
+
+def test_burst_gpt_with_sessions(tmp_path: Path) -> None:
+    head = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    found = read(tmp_path, head + "5,s1,0,ChatGPT,472,18,490,Conversation log\n6,,2.5,GPT-4,10,3,13,API log\n")
+    assert found == [
+        TraceRequest(0, 472, 18, slo_class="Conversation log"),
+        TraceRequest(10**9, 10, 3, slo_class="API log"),
+    ]
 
 
 def test_burst_gpt(tmp_path: Path) -> None:
@@ -78,6 +97,25 @@ def test_what_serve_records(tmp_path: Path) -> None:
     lines[-1]["output"] = 7
     with pytest.raises(ValueError, match="line 5: 40 tokens and 7 do not fill 3 pages of 16"):
         read(tmp_path, "\n".join(map(json.dumps, lines)))
+
+
+def recorded(**fields: object) -> str:
+    """A line of `serve --record`, and what its file begins with."""
+    own = {"kind": "request", "at": 1.0, "input": 40, "output": 9, "pages": ["a", "b"], "n": 1}
+    return RECORD + json.dumps({**own, **fields}) + "\n"
+
+
+def test_choices_are_requests_of_their_own(tmp_path: Path) -> None:
+    """Which have as many tokens together; what the server refused has no answer whose length anybody knows."""
+    refused = json.dumps({"kind": "refused", "at": 0.5, "input": 7}) + "\n"
+    found = read(tmp_path, recorded(n=4, output=10) + refused)
+    assert found == [TraceRequest(0, 40, made, ("a", "b"), 16) for made in (2, 2, 3, 3)]
+    assert [each.output for each in read(tmp_path, recorded(n=3, output=0))] == [1, 1, 1]
+
+
+def test_the_mark_before_a_text_is_none_of_it(tmp_path: Path) -> None:
+    """Spreadsheets write one."""
+    assert read(tmp_path, "\ufeff" + AZURE + "2023-11-16 18:15:46,374,44\n") == [TraceRequest(0, 374, 44)]
 
 
 def benched(**fields: object) -> str:
@@ -137,13 +175,26 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         ),
         (AZURE + "yesterday,3,4\n", "line 2: yesterday is no time like 2023-11-16 18:15:46.5"),
         (AZURE + "2023-13-16 18:15:46,3,4\n", "line 2: 2023-13-16 18:15:46 is no time like"),
-        (AZURE + "2023-11-16T18:15:46+01:00,3,4\n", "line 2: .* is no time like"),
+        (AZURE + "2023-11-16T18:15:46+0x:00,3,4\n", "line 2: .* is no time like"),
+        (AZURE + "2023-11-16T18:15:46+99:00,3,4\n", "line 2: .* is no time like"),
         (AZURE + "2023-11-16 18:15:46.5x,3,4\n", "line 2: .* is no time like"),
         (BURST_GPT + "noon,m,1,1,2,x\n", "line 2: noon is no time in seconds"),
         (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "line 3: it comes before"),
         (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),
         (mooncake() + mooncake(extra=1), "line 2: its fields are extra"),
         (mooncake() + mooncake(hash_ids=[1]), "line 2: 600 tokens are not 1 blocks"),
+        (mooncake() + mooncake(hash_ids="ab"), "line 2: ab is no list of names"),
+        (mooncake() + mooncake(hash_ids={"a": 1, "b": 2}), "line 2: .* is no list of names"),
+        (mooncake() + mooncake(hash_ids=[1, None]), "line 2: .* is no list of names"),
+        (bailian(hash_ids="ab"), "line 1: ab is no list of names"),
+        (recorded(pages="ab"), "line 2: ab is no list of names"),
+        (recorded(output=-5), "line 2: -5 is no count"),
+        (recorded(output=float("nan")), "line 2: nan is no count"),
+        (recorded(output=0.5), "line 2: 0.5 is no count"),
+        (recorded(output=False), "line 2: False is no count"),
+        (recorded(n=2000), "line 2: it has 2000 choices"),
+        (recorded(n=0), "line 2: 0 is no count"),
+        (BURST_GPT + f"1,m,1,{10**15},2,x\n", "line 2: 1000000000000000 is no count"),
         (mooncake() + mooncake(timestamp=-1), "line 2: its time is"),
         (mooncake() + mooncake(timestamp="1"), "line 2"),
         (mooncake() + mooncake(output_length=2.5), "line 2: 2.5 is no count"),
@@ -170,6 +221,9 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, message:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         list(read_trace(tmp_path / "none"))
+    (tmp_path / "packed").write_bytes(gzip.compress(AZURE.encode()))
+    with pytest.raises(ValueError, match="packed is compressed; gunzip it first"):
+        list(read_trace(tmp_path / "packed"))
     (tmp_path / "bytes").write_bytes(b"TIMESTAMP,ContextTokens,GeneratedTokens\n\xff\xfe")
     with pytest.raises(ValueError, match="line 2: it is not text in UTF-8"):
         list(read_trace(tmp_path / "bytes"))

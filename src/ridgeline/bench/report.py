@@ -8,7 +8,7 @@ from ridgeline.bench.run import Run
 from ridgeline.bench.sweep import ATTAIN, MIN_REQUESTS, Level
 from ridgeline.document.numbers import percent, say_difference, say_seconds, three
 from ridgeline.document.page import Block, Bullets, Cell, Document, Facts, Heading, Paragraph, Row, Table, columns
-from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, needed
+from ridgeline.traffic.percentiles import SHOWN, Distribution, Interval, needed
 from ridgeline.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 
 _FEW = "n too small"
@@ -143,7 +143,7 @@ def _percentiles(found: Distribution) -> list[str]:
     return [_FEW if at is None else _ms(at.mid) for at in found.percentiles.values()]
 
 
-def _between(at: Percentile | None) -> str:
+def _between(at: Interval | None) -> str:
     return "" if at is None else f"{_ms(at.low)}..{_ms(at.high)}"
 
 

@@ -17,7 +17,7 @@ from ridgeline.ops.kernels import for_cards, in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
-_PRICING = ("time.py", "price.py", "device.py", "pace.py")  # what the constants mean
+_PRICING = ("time.py", "price.py", "priced.py", "standing.py", "device.py", "pace.py")  # what the constants mean
 
 
 class Uncalibrated(ValueError):

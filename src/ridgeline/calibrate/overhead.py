@@ -24,8 +24,8 @@ from ridgeline.roofline.price import Price
 TRAFFIC = ((16,), (64,), (256,), (18,) * 4, (17,) * 16)
 TOKENS = 13
 COLD = 6
-"""Decode steps after a prompt that find less at hand in the caches than all later ones: of twice the time of those at
-first, of a fifth more in the end. No price knows of them."""
+"""Decode steps after a prompt that find less at hand in the caches than all later ones, and so take longer
+(docs/calibrate.md). No price knows of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
 from ridgeline.text.reasoning import BY_PARSER
+from ridgeline.times import parse_time
 
 if TYPE_CHECKING:
     import torch
@@ -303,8 +304,6 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)")
 _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def parse_bytes(text: str, option: str) -> float:
@@ -326,11 +325,11 @@ def parse_tokens(text: str, option: str) -> int:
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Seconds of `500ms`, `2s`, `50 us` or `50 µs`. Raises ValueError naming the option: times carry units here."""
-    match = _TIME.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s")
-    return float(match[1]) * _SECONDS[match[2]]
+    """Seconds of `500ms`, `2s`, `50 us`, `10m` or `1h`. Raises ValueError naming the option: times carry units here."""
+    nanoseconds = parse_time(text)
+    if not nanoseconds:
+        raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s, up to a year")
+    return nanoseconds / 1e9
 
 
 def parse_dollars(text: str, option: str) -> float:

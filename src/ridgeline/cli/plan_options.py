@@ -181,6 +181,11 @@ class MoneyFlags:
         """The price that stands whatever a seller asks."""
         return None if self.price is None else HourlyPrice(parse_dollars(self.price, "--price"), "as given", "--price")
 
+    @property
+    def of_others(self) -> "MoneyFlags":
+        """Of other cards than the one that a price was given for."""
+        return replace(self, price=None)
+
     def sellers(self) -> tuple[Snapshot, ...]:
         """Those of the file, else those of the package. Raises ValueError."""
         return snapshots() if self.prices is None else read_prices(self.prices)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
 
 MAX_REPLICAS = 1024
 EVERY, CALM = "10s", "60s"
+_LEAST_PERIOD = 1e-3  # seconds
 
 _PAIR = re.compile(r"(\d+):(\d+)")
 
@@ -82,5 +83,8 @@ def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, 
     least, most = pair(scale, "--scale")
     if least > most:
         raise ValueError(f"--scale is {scale!r}; write the fewer replicas first, like 1:8")
-    seconds = (parse_seconds(every or EVERY, "--scale-every"), parse_seconds(calm or CALM, "--scale-calm"), start_up)
+    period = parse_seconds(every or EVERY, "--scale-every")
+    if period < _LEAST_PERIOD:
+        raise ValueError(f"--scale-every is {every}; give {_LEAST_PERIOD * 1e3:g}ms or more")
+    seconds = (period, parse_seconds(calm or CALM, "--scale-calm"), start_up)
     return Scaling(least, most, at, *(round(each * 1e9) for each in seconds))

@@ -13,7 +13,7 @@ from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.simulate_beside import Beside, Trial
@@ -30,7 +30,7 @@ from ridgeline.host import cores
 from ridgeline.models import family_of
 from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.simulate.adviser import SHARES, advise, trial
+from ridgeline.simulate.adviser import SHARES, advise, option_in, trial
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import capacity
@@ -44,7 +44,7 @@ from ridgeline.simulate.law import Law, load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.run import Watch, run
 from ridgeline.simulate.together import together
 from ridgeline.traffic.offered import sizes_and_classes
 
@@ -67,36 +67,26 @@ def simulate(
 
     The engine's own scheduler decides each step, a clock moves by what the step's price expects. TTFT: from a request's
     arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, of all requests together.
-    Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
+    Figures have intervals of how far prices are known to be off; latencies, rates, shares and dollars of the draw of
+    requests too.
     """
-    _check_pairs(fleet, limits, judged)
+    _check_pairs(setup, fleet, limits, judged)
+    _check_money(money, fleet)
     traffic = _checked(traffic, judged)
     required = judged.requirements()
     _check_files(output)
     question = _Question(model, setup, fleet, limits, traffic, money, judged)
     asked, on = question.asked()
-    if money.prices is not None and (unknown := money.unknown([asked.machine.case.device.name])):
+    named = [each.case.device.name for each in (asked.machine, *asked.fleet.others)]
+    if money.prices is not None and (unknown := money.unknown(named)):
         say(unknown)
-    devices, memory = setup.devices, setup.memory_utilization
     if judged.divide is not None:
         check_comparable(asked)
-    with _progress() as told:
+    with _progress() as progress:
         started = time.monotonic()
-        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, traffic, told)
+        found = _at_capacity(asked, traffic, progress) if judged.capacity else _found(asked, traffic, progress)
         took = time.monotonic() - started
-        if asked.fleet.split is not None:
-            found = replace(found, together=together(asked, lambda other: on(devices, other, memory), told))
-        if judged.advise:
-            shares = SHARES if limits.pages is None else ()  # stated pages are a server's own
-            # A probe of the machine would find other figures there.
-            apart = cores() > 1 and took > _LONG and asked.machine.case.device.basis != "probe"
-            second = Beside.start(question.trial) if apart else None
-            found = replace(found, advised=advise(asked, lambda *other: on(devices, *other), told, shares, second))
-        if judged.divide is not None:
-            better = found.advised.best if found.advised is not None and found.advised.worth else None
-            best = (asked.machine.limits, memory) if better is None else (better.limits, better.memory)
-            advised = replace(asked, machine=on(devices, *best))
-            found = replace(found, division=divide(advised, judged.divide, lambda count: on(count, *best), told))
+        found = _compared(found, question, on, progress, long=took > _LONG)
     _write(found, output)
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
@@ -105,14 +95,29 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _check_pairs(fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> None:
+def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> None:
     """Raises ValueError for options about replicas that do not go together with what is asked of them."""
+    fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
             raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
     for name, others in (("--also", fleet.also), ("--divide", judged.divide)):
         if others is not None and limits.pages is not None:
             raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
+    if limits.pages is not None and setup.memory_utilization != SetupFlags().memory_utilization:
+        raise ValueError("--memory-utilization says how many pages there are, as --pages does; leave one of them out")
+    if limits.chunk is not None and parse_tokens(limits.chunk, "--chunk") > parse_tokens(
+        setup.max_batch_tokens, "--max-batch-tokens"
+    ):
+        raise ValueError(f"--chunk is {limits.chunk}, and a step runs {setup.max_batch_tokens}; give less than that")
+
+
+def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
+    """Raises ValueError for prices that no card would have."""
+    if money.price is not None and fleet.also is None:
+        for name in ("seller", "prices"):
+            if getattr(money, name) is not None:
+                raise ValueError(f"--price stands whatever a seller asks; leave --{name} out")
 
 
 def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
@@ -135,6 +140,10 @@ def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
     return traffic
 
 
+_On = Callable[[int, Limits, float], Machine]
+"""The machine on so many cards, with these limits and this share of their memory."""
+
+
 @dataclass(frozen=True)
 class _Question:
     """What a command asks, of a model by its name: it goes to another process as it is."""
@@ -147,9 +156,8 @@ class _Question:
     money: MoneyFlags
     judged: JudgedFlags
 
-    def asked(self) -> tuple[Asked, Callable[[int, Limits, float], Machine]]:
-        """What is asked for, and what makes its machine on so many cards, with other limits and another share of their
-        memory. Raises ValueError."""
+    def asked(self) -> tuple[Asked, _On]:
+        """What is asked for, and what makes its machine anew. Raises ValueError."""
         setup, limits, traffic = self.setup, self.limits, self.traffic
         made = traffic.offered()
         if setup.device is None:
@@ -166,7 +174,7 @@ class _Question:
         dealt = self.fleet.fleet(
             case,
             lambda other: limits.machine(other, asked_limits),
-            lambda device: models.case(setup.setup(with_price(device.as_disturbed(), self.money))),
+            lambda device: models.case(setup.setup(with_price(device.as_disturbed(), self.money.of_others))),
             traffic.seed,
         )
         if limits.front is not None:
@@ -197,10 +205,37 @@ class _Question:
         return partial(trial, asked, lambda *other: on(self.setup.devices, *other))
 
 
-def _found(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
+def _found(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
     users = _users_each(asked, traffic)
     loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
-    return simulated(asked, told, lambda metrics: _law(asked, metrics), loop)
+    return simulated(asked, progress, lambda metrics: _law(asked, metrics), loop)
+
+
+def _compared(
+    found: Findings, question: _Question, on: _On, progress: Callable[[str], Watch], *, long: bool
+) -> Findings:
+    """With the other machines that were asked for: the same cards without a split, better settings, other numbers of
+    cards. long: whether its runs took so long that a second process is worth its start."""
+    asked, judged = found.asked, question.judged
+    devices, memory = question.setup.devices, question.setup.memory_utilization
+    if asked.fleet.split is not None:
+        found = replace(found, together=together(asked, lambda other: on(devices, other, memory), progress))
+    if not judged.advise and judged.divide is None:
+        return found
+    own = best = option_in(asked, asked.machine, found.log)
+    if judged.advise:
+        shares = SHARES if question.limits.pages is None else ()  # stated pages are a server's own
+        # A probe of the machine would find other figures there.
+        apart = long and cores() > 1 and asked.machine.case.device.basis != "probe"
+        second = Beside.start(question.trial) if apart else None
+        advised = advise(asked, lambda *other: on(devices, *other), progress, shares, second, own)
+        best, found = advised.best if advised.worth else own, replace(found, advised=advised)
+    if judged.divide is not None:
+        setting = best.limits, best.memory
+        better = replace(asked, machine=on(devices, *setting))
+        division = divide(better, judged.divide, lambda count: on(count, *setting), progress, best)
+        found = replace(found, division=division)
+    return found
 
 
 def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
@@ -228,12 +263,12 @@ def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
     return replicas * loop_law(machine.case, users, *sizes, machine.limits.tokens)
 
 
-def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
+def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
     """What there is at the highest rate that is good; where none is, at the lowest that was tried."""
     machine, open_loop = asked.machine, asked.open_loop
 
     def at(rate: float, factor: float) -> Metrics:
-        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.fleet)
+        log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} a second"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
     given, made, classes = sizes_and_classes(asked.offered())
@@ -244,7 +279,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
-    return replace(_found(there, shown, told), capacity=found)
+    return replace(_found(there, shown, progress), capacity=found)
 
 
 def _check_files(output: OutputFlags) -> None:
@@ -282,19 +317,18 @@ def _write(found: Findings, output: OutputFlags) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], Told]]:
+def _progress() -> Iterator[Callable[[str], Watch]]:
     """How far a run is, in a line on stderr that changes; nothing where that is not a terminal."""
     if not err.is_terminal:
-        yield lambda name: lambda log: True
+        yield lambda name: lambda log: None
         return
     with err.status("") as status:
 
-        def watch(name: str) -> Told:
-            def told(log: Log) -> bool:
+        def watched(name: str) -> Watch:
+            def watch(log: Log) -> None:
                 at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
                 status.update(printable(f"{name}: {at:,.1f} s simulated, {len(log.requests):,} requests"))
-                return True
 
-            return told
+            return watch
 
-        yield watch
+        yield watched

@@ -9,11 +9,12 @@ from typing import Annotated
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
 from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
+from ridgeline.ops.kv import StateSpec
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.fleet import Fleet, Split
 from ridgeline.simulate.replica import Machine
-from ridgeline.traffic.routers import router_named
+from ridgeline.traffic.routers import BLIND, router_named
 from ridgeline.traffic.scaling import Scaling
 
 _fleet = options.panel("Replicas")
@@ -21,6 +22,7 @@ _fleet = options.panel("Replicas")
 _COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
 _BYTES = {"GB": 1e9, "MB": 1e6, "Gb": 1e9 / 8, "Mb": 1e6 / 8}
+_SLOWEST = 1e6  # bytes a second
 _STORAGE = "2GB/s"
 
 
@@ -45,8 +47,8 @@ class FleetFlags:
     split: Annotated[
         str | None,
         _fleet(
-            "Prompts and answers apart: so many replicas for each, like 1:1, joined by --link. The same cards "
-            "doing both are simulated beside it.",
+            "Prompts and answers apart (disaggregated prefill and decode): so many replicas for each, like 1:1, joined "
+            "by --link. The same cards doing both are simulated beside it.",
             metavar="P:D",
         ),
     ] = None
@@ -70,21 +72,30 @@ class FleetFlags:
 
     def fleet(self, case: Case, machine: Callable[[Case], Machine], on: Callable[[Device], Case], seed: int) -> Fleet:
         """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""
-        split, scaling = self._split(), self._scaling(case)
+        split, scaling = self._split(case), self._scaling(case)
         others = tuple(machine(on(device)) for device in self._also())
         count = sum(pair(self.split, "--split")) if self.split is not None else self.replicas
         count = scaling.least if scaling is not None else count
         check_count(self.replicas)
         if count + len(others) > MAX_REPLICAS:
             raise ValueError(f"{count + len(others):,} replicas in all are too many; ask for {MAX_REPLICAS:,} at most")
-        if count + len(others) == 1 and scaling is None and (self.router or self.signal_age):
-            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
         name, text = self.router or "two", self.signal_age or "50ms"
         router_named(name, seed)
         if name == "prefix" and scaling is not None:
             raise ValueError("--router prefix remembers replicas, and with --scale they go; give another")
         age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
         return Fleet(count, name, age, seed, others, split, scaling)
+
+    def check_router(self, *, other_counts: bool) -> None:
+        """Raises ValueError for options of a router that nobody asks. other_counts: whether other numbers of replicas
+        are tried."""
+        if not (self.router or self.signal_age):
+            return
+        apart = max(pair(self.split, "--split")) if self.split is not None else 1
+        if self.replicas == apart == 1 and not (self.also or self.scale or other_counts):
+            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
+        if self.signal_age is not None and self.router in BLIND:
+            raise ValueError(f"--router {self.router} looks at no signals; leave --signal-age out")
 
     def _also(self) -> list[Device]:
         found = []
@@ -96,7 +107,7 @@ class FleetFlags:
             found += [device_named(match[2])] * count
         return found
 
-    def _split(self) -> Split | None:
+    def _split(self, case: Case) -> Split | None:
         if (self.split is None) != (self.link is None):
             raise ValueError("--split sends keys and values over --link, like 450GB/s; give both or neither")
         if self.split is None or self.link is None:
@@ -107,6 +118,11 @@ class FleetFlags:
         if self.replicas != 1:
             raise ValueError("--split says how many replicas there are; leave --replicas out")
         prompts, _ = pair(self.split, "--split")
+        if any(isinstance(spec, StateSpec) for spec in case.model.kv_specs):
+            raise ValueError(
+                "--split sends keys and values, and the model keeps a state, which is no page of a prefix: prompts and "
+                "answers stay together; leave --split out"
+            )
         return Split(prompts, _bandwidth(self.link, "--link"))
 
     def _scaling(self, case: Case) -> Scaling | None:
@@ -124,6 +140,7 @@ class FleetFlags:
 def _bandwidth(text: str, option: str) -> float:
     """Bytes a second of `450GB/s`, `25Gb/s`. Raises ValueError naming the option."""
     match = _BANDWIDTH.fullmatch(text.strip())
-    if match is None or not float(match[1]) > 0 or not math.isfinite(float(match[1])):
-        raise ValueError(f"{option} is {text!r}; write bytes or bits a second above 0, like 450GB/s or 25Gb/s")
-    return float(match[1]) * _BYTES[match[2]]
+    bandwidth = 0.0 if match is None else float(match[1]) * _BYTES[match[2]]
+    if not _SLOWEST <= bandwidth < math.inf:
+        raise ValueError(f"{option} is {text!r}; write 1MB/s or more, like 450GB/s or 25Gb/s")
+    return bandwidth

@@ -1,6 +1,5 @@
 """The traffic options of `ridgeline simulate`: when requests come, and how long they are."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ from ridgeline.cli.options import parse_seconds
 from ridgeline.simulate.capacity import REQUESTS
 from ridgeline.traffic import arrivals
 from ridgeline.traffic.conversations import Conversations, Questions
-from ridgeline.traffic.lengths import Lengths, parse_lengths
+from ridgeline.traffic.lengths import Fixed, Lengths, parse_lengths
 from ridgeline.traffic.offered import (
     SPREAD,
     Offered,
@@ -30,7 +29,8 @@ from ridgeline.traffic.profile import parse_profile, shaped
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
-_LEAST = 1e-9  # of a rate, a speed, a shape
+_BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}  # of numbers
+_MOST = {"users": 10**6, "requests": 10**9, "turns": 10**4}  # of counts
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
 
 _traffic = options.panel("Traffic")
@@ -124,16 +124,18 @@ class TrafficFlags:
             raise ValueError("give what comes: --trace FILE, --rate R (requests a second) or --users N")
         if self.rate is not None and self.users is not None:
             raise ValueError("--rate is requests that come by themselves, --users those who wait for answers; give one")
-        for name in ("rate", "burstiness", "speed"):
+        for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= _LEAST):
-                raise ValueError(f"--{name} is {value}; it must be a number of at least {_LEAST:g}")
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"--{name} is {value}; it must be a number from {least:g} to {most:g}")
         if not 0 < self.keep <= 1:
             raise ValueError(f"--keep is {self.keep}; it must be a share above 0 and at most 1")
-        for name in ("users", "requests", "turns"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} is {value}; it must be at least 1")
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"--{name} is {value}; it must be from 1 to {most:,}")
+        if self.trace is not None and self.trace.is_fifo():
+            raise ValueError(f"{self.trace} is a pipe, and a trace is read several times; write it to a file first")
         self._check_pairs()
 
     def _check_pairs(self) -> None:
@@ -157,7 +159,8 @@ class TrafficFlags:
             (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
             (self.input is not None, self.trace is None, "--input is what a trace says itself; leave it out"),
             (self.output is not None, self.trace is None, "--output is what a trace says itself; leave it out"),
-            (self.exact, self.trace is None, "--exact is for lengths that are drawn; a trace's are as they are"),
+            (self.exact, self.trace is None, "--exact is for fixed lengths; a trace's are as they are: leave it out"),
+            (self.exact, self.trace is not None or self._fixed, "--exact is for fixed lengths; leave it out"),
         ):
             if given and not wanted:
                 raise ValueError(message)
@@ -177,6 +180,12 @@ class TrafficFlags:
     def _lengths(self, option: str, text: str) -> Lengths:
         found = parse_lengths(text, option)
         return found if self.exact else spread(found)
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether a length is the same for all."""
+        texts = (("--input", self.input or _INPUT), ("--output", self.output or _OUTPUT))
+        return any(isinstance(parse_lengths(text, option), Fixed) for option, text in texts)
 
     def _until(self) -> int | None:
         """Nanoseconds after which none come."""
@@ -237,7 +246,9 @@ class TrafficFlags:
         if self.trace is not None:
             return f"{how}, lengths of {self.trace.name}"
         given, made = self.input or _INPUT, self.output or _OUTPUT
-        how += f", {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+        how += f", {given} tokens in and {made} out" + (
+            "" if self.exact or not self._fixed else f", fixed lengths +-{SPREAD:.0%}"
+        )
         if self.turns == 1:
             return how
         how += f", conversations of {self.turns} questions"

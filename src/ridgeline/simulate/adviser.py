@@ -22,11 +22,11 @@ from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.columns import Columns
+from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import Told, run
-from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import DEVIATIONS_95, Percentile
+from ridgeline.simulate.run import Watch, run
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Interval
 
 BUDGETS = tuple(2**power for power in range(8, 15))
 """Positions a step: 256 to 16,384."""
@@ -78,7 +78,7 @@ class Option:
     @property
     def overloaded(self) -> bool:
         """Whether it falls behind: then nothing of it is good."""
-        return verdict(self.metrics, open_loop=True) == "overloaded"
+        return self.metrics.overloaded
 
     @property
     def share(self) -> float:
@@ -90,11 +90,15 @@ class Option:
         return math.inf if self.overloaded else self.metrics.late(name)
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
-        """By what one is better than another: that it does not preempt, its goodput, that first tokens come early."""
+    def calm(self) -> bool:
+        """Whether it hardly preempts: what does is nothing to advise."""
+        return self.metrics.preemptions <= _PREEMPTED * self.metrics.total
+
+    @property
+    def rank(self) -> tuple[float, bool, float]:
+        """By what one is better than another: its goodput, that it does not preempt, that first tokens come early."""
         ttft = self.metrics.latencies["TTFT"]
-        calm = self.metrics.preemptions <= _PREEMPTED * self.metrics.total
-        return calm, self.share, -(math.inf if ttft is None else ttft.mean)
+        return self.share, self.calm, -(math.inf if ttft is None else ttft.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Advised:
     own: Option
     best: Option
     options: tuple[Option, ...]
-    gain: Percentile
+    gain: Interval
 
     @property
     def worth(self) -> bool:
@@ -176,7 +180,7 @@ Setting = tuple[Limits, float]
 """Limits, and the share of memory."""
 
 
-class Second(Protocol):
+class SecondProcess(Protocol):
     """Another process that runs settings, as Beside."""
 
     @property
@@ -188,19 +192,21 @@ class Second(Protocol):
 def advise(
     asked: Asked,
     rebuilt: Rebuilt,
-    told: Callable[[str], Told] | None = None,
+    progress: Callable[[str], Watch] | None = None,
     shares: Sequence[float] = SHARES,
-    second: Second | None = None,
+    second: SecondProcess | None = None,
+    own: Option | None = None,
 ) -> Advised:
     """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
     where they are more than its own; none where its pages are stated. second: another process to run settings in, which
-    is ended; what is advised is the same. Raises ValueError without objectives, and for users, whose
-    requests depend on the answers."""
+    is ended; what is advised is the same. own: what the setting that was asked about came to, where it has run. Raises
+    ValueError without objectives, and for users, whose requests depend on the answers."""
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
     try:
-        trials = _Trials(asked, rebuilt, told, second, fixed=not shares)
-        best, before = trials.own, None
+        own = own or option_of(asked, asked.machine)
+        trials = _Trials(asked, rebuilt, own, progress, second, fixed=not shares)
+        best, before = own, None
         while best is not before:
             before = best
             for line in _lines(shares):
@@ -209,7 +215,7 @@ def advise(
         if second is not None:
             second.close()
     options = sorted(trials.tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
-    return Advised(trials.own, best, tuple(options), _gain(trials.own.good, best.good))
+    return Advised(own, best, tuple(options), _gain(own.good, best.good))
 
 
 def _lines(shares: Sequence[float]) -> tuple[Callable[[Option], list[Setting]], ...]:
@@ -229,16 +235,16 @@ class _Trials:
         self,
         asked: Asked,
         rebuilt: Rebuilt,
-        told: Callable[[str], Told] | None,
-        second: Second | None,
+        own: Option,
+        progress: Callable[[str], Watch] | None,
+        second: SecondProcess | None,
         *,
         fixed: bool,
     ) -> None:
-        """own: what the setting that was asked about comes to. tried: those that were run, in order. fixed: as of
+        """own: what the setting that was asked about came to. tried: those that were run, in order. fixed: as of
         Option.covers."""
-        self._asked, self._rebuilt, self._told, self._second, self._fixed = asked, rebuilt, told, second, fixed
-        self.own = option_of(asked, asked.machine)
-        self.tried = [self.own]
+        self._asked, self._rebuilt, self._progress, self._second, self._fixed = asked, rebuilt, progress, second, fixed
+        self._own, self.tried = own, [own]
         self._there: dict[Setting, Future[Option | None]] = {}
         self._here: dict[Setting, Option | None] = {}
 
@@ -250,7 +256,7 @@ class _Trials:
             if option is None:
                 option = self._taken(setting, line[place + 1 :])
                 if option is None:  # a step of so many positions leaves no page
-                    option = self.own
+                    option = self._own
                 else:
                     self.tried.append(option)
             found.append(option)
@@ -301,29 +307,33 @@ class _Trials:
     def _run(self, setting: Setting) -> Option | None:
         limits, memory = setting
         watch = None
-        if self._told is not None:
-            watch = self._told(f"{limits.tokens:,} positions, {limits.requests:,} requests, {memory:.0%} of memory")
+        if self._progress is not None:
+            watch = self._progress(f"{limits.tokens:,} positions, {limits.requests:,} requests, {memory:.0%} of memory")
         return trial(self._asked, self._rebuilt, limits, memory, watch)
 
 
-def trial(asked: Asked, rebuilt: Rebuilt, limits: Limits, memory: float, told: Told | None = None) -> Option | None:
+def trial(asked: Asked, rebuilt: Rebuilt, limits: Limits, memory: float, watch: Watch | None = None) -> Option | None:
     """What a setting makes of the requests that were asked about; None for one that cannot be."""
     try:
         machine = rebuilt(limits, memory)
     except ValueError:
         return None
-    return option_of(asked, machine, told)
+    return option_of(asked, machine, watch)
 
 
 def _best(found: Option, others: Iterable[Option]) -> Option:
-    """The highest in rank; of equals the first."""
-    return max([found, *others], key=lambda each: each.rank)
+    """The highest in rank of one and of the calm ones among others; of equals the first."""
+    return max([found, *(each for each in others if each.calm)], key=lambda each: each.rank)
 
 
-def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
+def option_of(asked: Asked, machine: Machine, watch: Watch | None = None) -> Option:
     """What a machine makes of the requests that were asked about, which have objectives."""
+    return option_in(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
+
+
+def option_in(asked: Asked, machine: Machine, log: Log) -> Option:
+    """The same, by the log of a machine that has run."""
     assert asked.slo is not None
-    log = run(machine, asked.offered(), 1.0, told, asked.fleet)
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
     good[requests.ok] = [met is True for met in requests.verdicts(requests.ok, asked.slo)]
@@ -334,10 +344,10 @@ def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Optio
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
 
 
-def _gain(own: NDArray[np.bool_], best: NDArray[np.bool_]) -> Percentile:
+def _gain(own: NDArray[np.bool_], best: NDArray[np.bool_]) -> Interval:
     """How much larger the share of good requests is, by pairs: those that are good under one of the two alone tell."""
     count = max(1, len(own))
     won, lost = int((best & ~own).sum()), int((own & ~best).sum())
     mid = (won - lost) / count
     off = DEVIATIONS_95 * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / count)) / count
-    return Percentile(mid - off, mid, mid + off)
+    return Interval(mid - off, mid, mid + off)

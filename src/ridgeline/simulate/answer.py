@@ -18,7 +18,7 @@ from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.fleet import Fleet
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import Percentile, needed
+from ridgeline.traffic.percentiles import Interval, needed
 
 _MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require ttft_p99<500ms"
 _WAITS = {
@@ -98,7 +98,7 @@ def _classes(findings: Findings) -> Table:
     return Table(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
 
 
-def _percents(share: Percentile) -> str:
+def _percents(share: Interval) -> str:
     return f"{share.mid:.1%} ({share.low:.1%} .. {share.high:.1%})"
 
 
@@ -114,7 +114,7 @@ def _together(findings: Findings) -> Table:
 
 def _compared(metrics: Metrics) -> tuple[str, ...]:
     """The cells of a run."""
-    if verdict(metrics, open_loop=True) == "overloaded":
+    if metrics.overloaded:
         return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
     good = percent(metrics.good_share) if metrics.goodput is not None else ""
     means = {name: "" if (of := metrics.latencies[name]) is None else say_seconds(of.mean) for name in ("TTFT", "TPOT")}
@@ -230,7 +230,7 @@ def _latency(findings: Findings, name: str) -> str:
     return f"{', '.join(said)}; mean {say_seconds(found.mean)}"
 
 
-def between(figure: Percentile) -> str:
+def between(figure: Interval) -> str:
     """`228 ms (173 ms .. 277 ms)`."""
     return f"{say_seconds(figure.mid)} ({say_seconds(figure.low)} .. {_end(figure.high)})"
 
@@ -239,7 +239,7 @@ def _end(seconds: float) -> str:
     return "no end" if math.isinf(seconds) else say_seconds(seconds)
 
 
-def _plain(figure: Percentile | None, unit: str = "") -> str:
+def _plain(figure: Interval | None, unit: str = "") -> str:
     """`11.0 (10.9 .. 11.1)`."""
     if figure is None:
         return "none"
@@ -247,7 +247,7 @@ def _plain(figure: Percentile | None, unit: str = "") -> str:
     return mid if low == high else f"{mid} ({low} .. {high})"
 
 
-def _parts(figure: Percentile) -> tuple[float, float, float]:
+def _parts(figure: Interval) -> tuple[float, float, float]:
     return figure.low, figure.mid, figure.high
 
 
@@ -344,7 +344,7 @@ def _law(findings: Findings) -> str:
         )
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}; from 1 on the queue grows without end"
-    beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
+    beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
     return (
         f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)} of 1, which is at "
         f"{three(findings.wall)} requests a second"

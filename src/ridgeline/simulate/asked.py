@@ -22,8 +22,9 @@ class PriceError:
 
 
 def price_error(device: Device, devices: int) -> PriceError:
-    """The median error of the published rows of steps that a price was held against: decode and prefill, of eight cards
-    and more those of eight. A calibrated machine has rows of its own, and four of five are within its figure."""
+    """The median error of the published rows of steps that a price was held against, the mean over cards and engines by
+    their rows: decode and prefill, of eight cards and more those of eight. A calibrated machine has rows of its own, of
+    which four of five are within its figure."""
     if device.calibrated:
         return PriceError(
             _CALIBRATED, "four of five steps of a calibrated machine are nearer (benchmarks/local_accuracy.md)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ridgeline.simulate.classes import ATTAIN
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import Percentile
+from ridgeline.traffic.percentiles import Interval
 
 REQUESTS = 1500
 """Of a rate, where nothing else is asked: enough for a p99, and for one in a hundred to be told from none."""
@@ -35,7 +35,7 @@ class Capacity:
     """rate: at the price, and at more and less of it by its error: the highest that is good, 0 where none is. levels:
     those that were tried at the price, in the order of their rates. attain: as of `capacity`."""
 
-    rate: Percentile
+    rate: Interval
     levels: tuple[Level, ...]
     attain: float
 
@@ -55,7 +55,7 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Capa
         low = _best(_bisect(lambda rate: _level(rate, at(rate, 1 + error), attain), mid * (1 - error), step))
         high = _best(_bisect(lambda rate: _level(rate, at(rate, 1 - error), attain), mid * (1 + error), step))
     rates = sorted((low, mid, high))
-    return Capacity(Percentile(rates[0], mid, rates[2]), tuple(levels), attain)
+    return Capacity(Interval(rates[0], mid, rates[2]), tuple(levels), attain)
 
 
 def _level(rate: float, metrics: Metrics, attain: float) -> Level:

@@ -25,7 +25,7 @@ def charts(findings: Findings) -> Iterator[Chart | Spans]:
         return
     if log.end <= LONGEST_SERIES:
         yield from _over_time(findings)
-    if findings.told:
+    if findings.has_latencies:
         yield from _distributions(log)
         yield _waterfall(log)
 

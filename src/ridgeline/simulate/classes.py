@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ridgeline.simulate.columns import Columns, Mask
-from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Percentile, wilson
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.summary import Goodput
 
@@ -29,7 +29,7 @@ class ClassMetrics:
         good = self.answered if self.goodput is None else self.goodput.good
         return good / max(1, self.requests)
 
-    def latency(self, name: str, percent: int) -> Percentile | None:
+    def latency(self, name: str, percent: int) -> Interval | None:
         """A percentile; None where there are too few samples."""
         found = self.latencies[name]
         return None if found is None else found.percentiles[percent]
@@ -58,7 +58,7 @@ def by_class(
     return found
 
 
-def kept(share: Percentile) -> str:
+def kept(share: Interval) -> str:
     """Whether a class has its objectives, by its share of good requests: kept, missed, or undecided where the interval
     holds both."""
     if share.low >= ATTAIN:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.simulate.log import OUTCOMES, Log
-from ridgeline.traffic.blocks import block_intervals
-from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, weighted
+from ridgeline.traffic.bootstrap import block_intervals
+from ridgeline.traffic.percentiles import SHOWN, Distribution, Interval, weighted
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.summary import Goodput
 
@@ -64,13 +64,13 @@ class Columns:
         """Those that each answered request has by itself, in seconds."""
         several, moments = answered & (self.made > 1), self.arrived
         return {
-            "TTFT": spread((self.first - self.arrived)[answered], None, moments[answered]),
-            "TPOT": spread(self.tpot[several], None, moments[several]),
-            "E2E": spread((self.last - self.arrived)[answered], None, moments[answered]),
+            "TTFT": distribution((self.first - self.arrived)[answered], None, moments[answered]),
+            "TPOT": distribution(self.tpot[several], None, moments[several]),
+            "E2E": distribution((self.last - self.arrived)[answered], None, moments[answered]),
         }
 
 
-def spread(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
+def distribution(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
     """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
     samples = nanoseconds.astype(np.float64) / 1e9
     found = weighted(samples, weights)
@@ -81,10 +81,10 @@ def spread(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> 
     return replace(found, percentiles=widened)
 
 
-def _widened(at: Percentile | None, between: tuple[float, float] | None) -> Percentile | None:
+def _widened(at: Interval | None, between: tuple[float, float] | None) -> Interval | None:
     if at is None or between is None:
         return at
-    return Percentile(min(at.low, between[0]), at.mid, max(at.high, between[1]))
+    return Interval(min(at.low, between[0]), at.mid, max(at.high, between[1]))
 
 
 def ints(column: Any) -> Ints:

@@ -14,8 +14,8 @@ from ridgeline.document.numbers import percent, three
 from ridgeline.simulate.adviser import Option, option_of
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import Told
-from ridgeline.traffic.percentiles import DEVIATIONS_95, Percentile
+from ridgeline.simulate.run import Watch
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Interval
 
 COUNTS = (1, 2, 4, 8)
 """Cards to a replica, and replicas."""
@@ -42,7 +42,7 @@ class Divided:
         """Dollars for a thousand good requests; infinite where none are good, or it falls behind."""
         good = self.option.metrics.goodput
         assert good is not None, "there are objectives"
-        return self.dollars / 3600 / good.rate * 1e3 if self.option.share else math.inf
+        return self.dollars / 3600 / good.rate * 1e3 if self.option.share and good.rate else math.inf
 
     @property
     def flags(self) -> str:
@@ -58,7 +58,7 @@ class Division:
     own: Divided
     best: Divided
     tried: tuple[Divided, ...]
-    gain: Percentile | None
+    gain: Interval | None
 
     @property
     def worth(self) -> bool:
@@ -90,27 +90,32 @@ def check_comparable(asked: Asked) -> None:
 
 
 def divide(
-    asked: Asked, most: int, on: Callable[[int], Machine], told: Callable[[str], Told] | None = None
+    asked: Asked,
+    most: int,
+    on: Callable[[int], Machine],
+    progress: Callable[[str], Watch] | None = None,
+    own: Option | None = None,
 ) -> Division:
     """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
+    own: what the division that was asked about came to, where it has run.
 
     Raises ValueError as `check_comparable` does."""
     check_comparable(asked)
 
-    def divided(machine: Machine, replicas: int) -> Divided:
-        own = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
+    def divided(machine: Machine, replicas: int, known: Option | None = None) -> Divided:
+        other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
         devices = machine.case.setup.devices
-        watch = None if told is None else told(f"{replicas:,} x {devices:,} cards")
-        dollars = own.dollars_per_hour
+        watch = None if progress is None else progress(f"{replicas:,} x {devices:,} cards")
+        dollars = other.dollars_per_hour
         assert dollars is not None
-        return Divided(devices, replicas, option_of(own, machine, watch), dollars)
+        return Divided(devices, replicas, known or option_of(other, machine, watch), dollars)
 
-    own = best = divided(asked.machine, asked.fleet.replicas)
-    tried = [own]
-    per_card = own.dollars / (own.devices * own.replicas)
+    here = best = divided(asked.machine, asked.fleet.replicas, own)
+    tried = [here]
+    per_card = here.dollars / (here.devices * here.replicas)
     for devices, replicas in sorted(product(COUNTS, COUNTS), key=lambda pair: (pair[0] * pair[1], pair[0])):
         cards = devices * replicas
-        if cards > most or (devices, replicas) == (own.devices, own.replicas) or 1 / (cards * per_card) <= best.value:
+        if cards > most or (devices, replicas) == (here.devices, here.replicas) or 1 / (cards * per_card) <= best.value:
             continue
         try:
             machine = on(devices)
@@ -118,13 +123,13 @@ def divide(
             continue
         tried.append(divided(machine, replicas))
         best = max(best, tried[-1], key=lambda each: each.value)
-    return Division(own, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(own, best))
+    return Division(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
 
 
-def _gain(own: Divided, best: Divided) -> Percentile | None:
+def _gain(own: Divided, best: Divided) -> Interval | None:
     """By pairs: what each request adds to the one and to the other."""
     if not own.value:
         return None
     apart = best.option.good / best.dollars - own.option.good / own.dollars
     mid, off = float(apart.mean()), DEVIATIONS_95 * float(apart.std()) / math.sqrt(len(apart))
-    return Percentile((mid - off) / own.value, mid / own.value, (mid + off) / own.value)
+    return Interval((mid - off) / own.value, mid / own.value, (mid + off) / own.value)

@@ -34,14 +34,13 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "verdict": findings.verdict,
         "advice": advice(findings),
         "figures": {name: percentile_json(of(findings)) for name, of in FIGURES.items()},
-        "metrics": metrics_json(findings.metrics, told=findings.told),
+        "metrics": metrics_json(findings.metrics),
         "classes": {name: _class(findings, name) for name in findings.metrics.classes},
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
         "advised": None if findings.advised is None else _advised(findings.advised),
         "division": None if findings.division is None else _division(findings.division),
         "together": [
-            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics, told=_told(each.metrics))}
-            for each in findings.together
+            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.together
         ],
         "law": None if findings.law is None else asdict(findings.law),
         "loop": findings.loop,
@@ -49,11 +48,6 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "steps": {"per_second": per_second(findings.log) if findings.log.end <= LONGEST_SERIES else None},
         "replicas": _replicas(findings.log),
     }
-
-
-def _told(metrics: Metrics) -> bool:
-    """Whether its latencies are figures."""
-    return verdict(metrics, open_loop=True) != "overloaded"
 
 
 def _class(findings: Findings, name: str) -> dict[str, Any]:
@@ -76,7 +70,7 @@ def _capacity(found: Capacity) -> dict[str, Any]:
             "rate": level.rate,
             "good": level.good,
             "verdict": verdict(level.metrics, open_loop=True),
-            "metrics": metrics_json(level.metrics, told=_told(level.metrics)),
+            "metrics": metrics_json(level.metrics),
         }
         for level in found.levels
     ]
@@ -91,7 +85,7 @@ def _advised(found: Advised) -> dict[str, Any]:
             "good_share": option.share,
             "overloaded": option.overloaded,
             "pareto": option in found.pareto,
-            "metrics": metrics_json(option.metrics, told=not option.overloaded),
+            "metrics": metrics_json(option.metrics),
         }
         for option in found.options
     ]
@@ -114,7 +108,7 @@ def _division(found: Division) -> dict[str, Any]:
             "dollars_per_hour": each.dollars,
             "dollars_per_thousand_good": each.thousand if math.isfinite(each.thousand) else None,
             "good_share": each.option.share,
-            "metrics": metrics_json(each.option.metrics, told=not each.option.overloaded),
+            "metrics": metrics_json(each.option.metrics),
         }
         for each in found.tried
     ]
@@ -170,8 +164,8 @@ def _fleet(asked: Asked) -> dict[str, Any]:
     }
 
 
-def metrics_json(metrics: Metrics, *, told: bool) -> dict[str, Any]:
-    """told: whether its latencies are figures."""
+def metrics_json(metrics: Metrics) -> dict[str, Any]:
+    """As `metrics` of docs/simulate.md: without latencies where those are no figures."""
     return {
         "requests": metrics.total,
         **metrics.counts,
@@ -194,7 +188,7 @@ def metrics_json(metrics: Metrics, *, told: bool) -> dict[str, Any]:
         "replicas": metrics.replicas,
         "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
         "latencies": {
-            name.lower().replace(" ", "_"): distribution_json(found) if told else None
+            name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)
             for name, found in metrics.latencies.items()
         },
     }

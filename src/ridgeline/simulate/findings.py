@@ -13,10 +13,10 @@ from ridgeline.simulate.division import Division
 from ridgeline.simulate.law import Law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Drawn, Metrics, measure
-from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.run import Watch, run
 from ridgeline.simulate.together import Together
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import SHOWN, Percentile
+from ridgeline.traffic.percentiles import SHOWN, Interval
 
 _SHARED = 0.02  # of prompt tokens
 
@@ -58,37 +58,36 @@ class Findings:
         return None if self.law is None else self.law.wall * self.asked.fleet.replicas
 
     @property
-    def told(self) -> bool:
-        """Whether latencies are figures: those of an overloaded replica only say how long one looked."""
-        return self.verdict not in ("overloaded", "nothing answered")
+    def has_latencies(self) -> bool:
+        """Whether latencies are figures."""
+        return self.metrics.counts["ok"] > 0 and not self.metrics.overloaded
 
-    def latency(self, name: str, percent: int) -> Percentile | None:
+    def latency(self, name: str, percent: int) -> Interval | None:
         """A percentile with an interval of the draw and of the price; its upper end is infinite where a price that much
-        higher overloads the replica. None where there are too few samples, or none is told."""
+        higher overloads the replica. None where there are too few samples, or latencies are no figures."""
         return self._widened([each.latency(name, percent) for each in self._runs])
 
     @property
     def _runs(self) -> tuple[Metrics, Metrics, Metrics]:
         return self.metrics, self.cheap, self.dear
 
-    def _widened(self, of_runs: Sequence[Percentile | None]) -> Percentile | None:
+    def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
         """A percentile of the three runs as one, as `latency` says."""
         found, cheap, dear = of_runs
-        if found is None or not self.told:
+        if found is None or not self.has_latencies:
             return None
-        overloaded = verdict(self.dear, open_loop=self.asked.open_loop) == "overloaded"
         low, high = _ends(found.mid, [each.mid for each in (cheap, dear) if each is not None])
-        return _both(Percentile(low, found.mid, math.inf if overloaded else high), found.low, found.high)
+        return _both(Interval(low, found.mid, math.inf if self.dear.overloaded else high), found.low, found.high)
 
-    def figure(self, of: Callable[[Metrics], float | None]) -> Percentile | None:
+    def figure(self, of: Callable[[Metrics], float | None]) -> Interval | None:
         """Any figure of the three runs."""
         mid = of(self.metrics)
         if mid is None:
             return None
         low, high = _ends(mid, [value for value in (of(self.cheap), of(self.dear)) if value is not None])
-        return Percentile(low, mid, high)
+        return Interval(low, mid, high)
 
-    def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Percentile | None:
+    def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
         """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
         replica gives what it can, whatever comes."""
         found, by = self.figure(of), self.metrics.drawn
@@ -99,7 +98,7 @@ class Findings:
 
     def share(
         self, of: Callable[[Metrics], float | None], drawn: Callable[[Metrics], tuple[float, float] | None]
-    ) -> Percentile:
+    ) -> Interval:
         """A share of the requests, with an interval of their draw too, where they come by themselves."""
         found, by = self.figure(of), drawn(self.metrics)
         assert found is not None, "of any requests there is a share"
@@ -107,12 +106,12 @@ class Findings:
             return found
         return _both(found, *by, most=1.0)
 
-    def class_figures(self, name: str) -> dict[str, Percentile | None]:
+    def class_figures(self, name: str) -> dict[str, Interval | None]:
         """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
         to ask other requests."""
         runs, here = [each.classes.get(name) for each in self._runs], self.metrics.classes[name]
 
-        def latency(of: str, percent: int) -> Percentile | None:
+        def latency(of: str, percent: int) -> Interval | None:
             return self._widened([None if own is None else own.latency(of, percent) for own in runs])
 
         def good_share(metrics: Metrics) -> float | None:
@@ -128,9 +127,7 @@ class Findings:
             **{f"{of.lower()}_p{at}": latency(of, at) for of in ("TTFT", "TPOT", "E2E") for at in SHOWN},
         }
 
-    def dollars(
-        self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]
-    ) -> Percentile | None:
+    def dollars(self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
         """Dollars for one of what comes so many times a second; infinite where nothing does."""
         if self.asked.dollars_per_hour is None:
             return None
@@ -147,27 +144,27 @@ def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
     return min([mid, *others]), max([mid, *others])
 
 
-def _both(priced: Percentile, low: float, high: float, most: float = math.inf) -> Percentile:
+def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> Interval:
     """A figure with an interval of the price's error and one of the draw, as one interval: the errors are independent,
     so that their squares add up."""
     mid = priced.mid
     below, above = math.hypot(mid - priced.low, mid - low), math.hypot(priced.high - mid, high - mid)
-    return Percentile(max(0.0, mid - below), mid, min(most, mid + above))
+    return Interval(max(0.0, mid - below), mid, min(most, mid + above))
 
 
 def simulate(
     asked: Asked,
-    told: Callable[[str], Told] | None = None,
+    progress: Callable[[str], Watch] | None = None,
     law: Callable[[Metrics], Law] | None = None,
     loop: Callable[[Metrics], float] | None = None,
 ) -> Findings:
-    """Run at the price, and at less and more of it by its error, with the same requests. told: for the name of a run,
-    who is told how far it is."""
-    watch = (lambda name: None) if told is None else told
+    """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
+    run, what watches it."""
+    watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 
     def at(factor: float, name: str) -> Log:
-        return run(asked.machine, asked.offered(), factor, watch(name), asked.fleet)
+        return run(asked.machine, asked.offered(), factor, watched(name), asked.fleet)
 
     log, error = at(1.0, "at the price"), asked.error.share
     check_classes(asked.slo, log.requests.classes)
@@ -185,7 +182,7 @@ def simulate(
 # -- figures by name --------------------------------------------------------------------------------------------------
 
 
-def _ratio(of: Callable[[Metrics], float]) -> Callable[["Findings"], Percentile | None]:
+def _ratio(of: Callable[[Metrics], float]) -> Callable[["Findings"], Interval | None]:
     return lambda findings: findings.figure(of)
 
 
@@ -193,11 +190,11 @@ def _good(metrics: Metrics) -> float | None:
     return None if metrics.goodput is None else metrics.goodput.rate
 
 
-def _latency(name: str, percent: int) -> Callable[["Findings"], Percentile | None]:
+def _latency(name: str, percent: int) -> Callable[["Findings"], Interval | None]:
     return lambda findings: findings.latency(name, percent)
 
 
-FIGURES: dict[str, Callable[[Findings], Percentile | None]] = {
+FIGURES: dict[str, Callable[[Findings], Interval | None]] = {
     **{
         f"{name.lower().replace(' ', '_')}_p{percent}": _latency(name, percent)
         for name in LATENCIES

@@ -53,16 +53,3 @@ class Fleet:
 
 
 ALONE = Fleet()
-
-
-class Link:
-    """What joins replicas: one request's keys and values go after another's."""
-
-    def __init__(self, bandwidth: float) -> None:
-        """Bytes a second."""
-        self._bandwidth, self._free = bandwidth, 0
-
-    def send(self, nbytes: float, now: int) -> int:
-        """When so many bytes are there that are to go from now on."""
-        self._free = max(self._free, now) + round(nbytes / self._bandwidth * 1e9)
-        return self._free

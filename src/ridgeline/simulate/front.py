@@ -8,15 +8,13 @@ it takes twice as long.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from ridgeline.traffic.slo import UNITS
+from ridgeline.times import parse_time
 
 _LONGEST = round(3600e9)  # nanoseconds
-_COST = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)(?:/(\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +155,13 @@ def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping
     """Nanoseconds by what they are for; a time alone is for the first of `names`."""
     found: dict[str, int] = {}
     for part in text.split("+"):
-        match = _COST.fullmatch(part.strip())
-        name = "" if match is None else match[3] or names[0]
-        if match is None or name not in names or not name:
+        text, slash, name = part.strip().partition("/")
+        name, cost = name if slash else names[0], parse_time(text)
+        if cost is None or name not in names or not name:
             raise ValueError(f"{option} has {part.strip()!r}; write it like {form}")
         if name in found:
             raise ValueError(f"{option} says {name} twice; say it once")
-        found[name] = round(float(match[1]) * UNITS[match[2]])
-        if found[name] > _LONGEST:
+        if cost > _LONGEST:
             raise ValueError(f"{option} has {part.strip()!r}, which is more than an hour; write it like {form}")
+        found[name] = cost
     return found

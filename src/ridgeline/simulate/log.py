@@ -33,7 +33,7 @@ class Requests:
         self.input, self.made, self.cached = array("i"), array("i"), array("i")
         self.worst_gap = array("q")
         self.outcome, self.limited = array("b"), array("b")
-        self.replica, self.prompted, self.slo_class = array("h"), array("h"), array("h")
+        self.replica, self.prompted, self.slo_class = array("i"), array("i"), array("h")
         self.classes: dict[str, int] = {}
         self.reasons: dict[int, str] = {}
 
@@ -77,7 +77,7 @@ class Steps:
         self.positions, self.prompts, self.sequences = array("i"), array("i"), array("i")
         self.running, self.waiting, self.pages = array("i"), array("i"), array("i")
         self.held, self.compute = array("b"), array("b")
-        self.replica = array("h")
+        self.replica = array("i")
 
     def __len__(self) -> int:
         return len(self.started)

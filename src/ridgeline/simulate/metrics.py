@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.simulate.classes import ClassMetrics, by_class
-from ridgeline.simulate.columns import Columns, Ints, ints, spread
+from ridgeline.simulate.columns import Columns, Ints, distribution, ints
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
-from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Percentile, wilson
+from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.steadiness import Steadiness, steadiness
 from ridgeline.traffic.summary import Goodput
 
 _SAMPLES = 400  # moments at which requests under way are counted
+_COMING = 0.1  # of the time: the least in which requests come for steps after the last of them not to count
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,18 @@ class Metrics:
         """All requests."""
         return sum(self.counts.values())
 
+    @property
+    def overloaded(self) -> bool:
+        """Whether the replicas fall behind, of what comes by itself: then latencies only say how long one looked."""
+        return self.counts["ok"] > 0 and self.steadiness is not None and self.steadiness.overloaded
+
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
         found = self.latencies[name]
         known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
         return known[-1] if known else math.inf
 
-    def latency(self, name: str, percent: int) -> Percentile | None:
+    def latency(self, name: str, percent: int) -> Interval | None:
         """A percentile; None where there are too few samples."""
         found = self.latencies[name]
         return None if found is None else found.percentiles[percent]
@@ -117,7 +123,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     reasons: dict[str, int] = {}
     for reason in log.requests.reasons.values():
         reasons[reason] = reasons.get(reason, 0) + 1
-    several = len(requests.classes) > 1 or _classed(slo)
+    classed = any(requests.classes) or _classed(slo)
     return Metrics(
         counts={name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
         reasons=reasons,
@@ -140,7 +146,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         replicas=sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
         steadiness=_steadiness(requests, span) if open_loop else None,
         drawn=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
-        classes=by_class(requests, answered, counted, slo, duration) if several else {},
+        classes=by_class(requests, answered, counted, slo, duration) if classed else {},
     )
 
 
@@ -161,12 +167,12 @@ def _drawn(made: Ints, counted: int, share: float) -> Drawn:
 
 
 def warm_up(log: Log) -> int:
-    """The moment from which requests are counted: the first at which as many run as run, by the median, in the last two
-    thirds of the time in which requests come. 0 where no step tells."""
+    """The moment from which requests are counted: the first at which as many run, on all replicas together, as run by
+    the median in the last two thirds of the time in which requests come. 0 where no step tells."""
     arrived, started = ints(log.requests.arrived), ints(log.steps.started)
     if len(started) == 0:
         return 0
-    running, took = ints(log.steps.running), ints(log.steps.took)
+    running, took = _running(Columns(log), started), ints(log.steps.took)
     third = int(arrived[0] + (arrived[-1] - arrived[0]) // 3)
     later = (started >= third) & (started <= arrived[-1])
     if not later.any():
@@ -176,6 +182,12 @@ def warm_up(log: Log) -> int:
     median = running[later][order][np.searchsorted(ranks, ranks[-1] / 2)]
     first = int(started[np.argmax(running >= median)])
     return 0 if first <= arrived[0] else min(first, third)
+
+
+def _running(requests: Columns, moments: Ints) -> Ints:
+    """How many requests run at each moment: from a request's first step to its end."""
+    begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.over[requests.ok])
+    return np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -192,11 +204,11 @@ def _latencies(log: Log, requests: Columns, answered: NDArray[np.bool_], since: 
     """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
     several, moments = answered & (requests.made > 1), requests.arrived
     found = requests.latencies(answered)
-    found["queue"] = spread((requests.scheduled - requests.arrived)[answered], None, moments[answered])
-    found["worst gap"] = spread(requests.worst_gap[several], None, moments[several])
+    found["queue"] = distribution((requests.scheduled - requests.arrived)[answered], None, moments[answered])
+    found["worst gap"] = distribution(requests.worst_gap[several], None, moments[several])
     at = ints(log.gaps.at)
     late = at >= since
-    found["ITL"] = spread(ints(log.gaps.gap)[late], ints(log.gaps.tokens)[late].astype(np.float64), at[late])
+    found["ITL"] = distribution(ints(log.gaps.gap)[late], ints(log.gaps.tokens)[late].astype(np.float64), at[late])
     return found
 
 
@@ -220,22 +232,24 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
 
 
 def _shares(log: Log, since: int) -> StepShares:
-    """Of the steps from `since` to the last arrival, after which the replica only empties."""
+    """Of the steps from `since` to the last arrival, after which the replica only empties; of all from `since` where
+    requests come in a tenth of the time or less. most_pages, longest: of all steps."""
     steps = log.steps
     started, took = ints(steps.started), ints(steps.took)
     last = log.requests.arrived[-1] if len(log.requests) else 0
-    within = (started >= since) & (started <= max(last, since))
+    within = started >= since
+    if last - since > _COMING * (log.end - since):
+        within &= started <= last
     if not within.any():
         within = np.ones(len(started), dtype=bool)
     if not within.any():
         return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(HELD[1:], 0.0), 0.0)
-    took = took[within]
+    longest, took = float(took.max()) / 1e9, took[within]
     busy = float(took.sum())
     begun, over = int(started[within][0]), int(started[within][-1] + took[-1])
     whole = float(sum(max(0, min(until, over) - max(since, begun)) for since, until in log.lives))
-    held, pages = ints(steps.held)[within], ints(steps.pages)[within]
     assert log.totals is not None, "the run has not ended"
-    size = np.asarray(log.totals.pages)[ints(steps.replica)[within]]
+    held, pages = ints(steps.held)[within], ints(steps.pages) / np.asarray(log.totals.pages)[ints(steps.replica)]
 
     def share(of: NDArray[Any]) -> float:
         return float((took * of).sum()) / busy if busy else 0.0
@@ -244,12 +258,12 @@ def _shares(log: Log, since: int) -> StepShares:
         int(within.sum()),
         busy / whole if whole else 0.0,
         share(ints(steps.sequences)[within]),
-        share(pages / size),
-        float((pages / size).max()),
+        share(pages[within]),
+        float(pages.max()),
         share(ints(steps.prompts)[within] > 0),
         share(ints(steps.compute)[within]),
         {name: float(took[held == code].sum()) / whole for code, name in enumerate(HELD) if name} if whole else {},
-        float(took.max()) / 1e9,
+        longest,
     )
 
 

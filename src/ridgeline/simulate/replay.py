@@ -23,7 +23,7 @@ from ridgeline.traffic.trace import TraceRequest
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
     """A step of the real run: the prompts that came before it with their numbers, the requests that were aborted before
-    it, and its plan, as `told`."""
+    it, and its plan, as `plan_line`."""
 
     added: tuple[tuple[int, Sequence[int]], ...]
     aborted: tuple[int, ...]
@@ -61,7 +61,7 @@ class RecordedRun:
         plan = self.engine.plan()
         if plan is None:
             return []
-        self.steps.append(replace(self.rest, plan=told(plan)))
+        self.steps.append(replace(self.rest, plan=plan_line(plan)))
         self._added, self._aborted = [], []
         events = self.engine.accept(plan, self.engine.execute(plan))
         for event in events:
@@ -76,7 +76,7 @@ class RecordedRun:
         return RecordedStep(tuple(self._added), tuple(self._aborted), "")
 
 
-def told(plan: StepPlan) -> str:
+def plan_line(plan: StepPlan) -> str:
     """A plan as JSON, with how many tokens each item runs in place of their ids, which a simulation does not know."""
     fields = json.loads(plan.to_json())
     for item in fields["items"]:
@@ -97,7 +97,7 @@ def replay(machine: Machine, run: RecordedRun) -> Iterator[tuple[str, str]]:
         for number in step.aborted:
             replica.abort(number)
         took = replica.begin()
-        yield step.plan, "" if replica.plan is None else told(replica.plan)
+        yield step.plan, "" if replica.plan is None else plan_line(replica.plan)
         if took is not None:
             clock.to(clock.now + took)
             for event in replica.end():

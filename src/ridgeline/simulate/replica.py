@@ -110,6 +110,10 @@ class Replica:
         self._made[number] = min(request.output, self.engine.requests[number].limit)
         return number
 
+    def room(self, number: int) -> int:
+        """Tokens for which there is place behind the prompt of a request that has just come."""
+        return self.engine.requests[number].limit
+
     def forget(self, number: int) -> int:
         """A request has ended; how many tokens it was given."""
         self.executor.forget(number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.document.numbers import say_seconds
 from ridgeline.simulate.findings import FIGURES, Findings
-from ridgeline.traffic.percentiles import Percentile, needed
+from ridgeline.traffic.percentiles import Interval, needed
 
 _FORM = re.compile(r"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|%)?")
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01, "": 1.0, None: 1.0}
@@ -19,6 +19,7 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _TIMES = re.compile(r"_p\d+$")
+_SHARES = ("good_share", "busy", "pages", "most_pages", "prefix_hits")  # figures that may be told in %
 _OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that a class has too
 
 
@@ -40,7 +41,8 @@ class Requirement:
             classes = findings.metrics.classes
             why = "overloaded" if findings.verdict == "overloaded" else self._lack
             if self.slo_class is not None and self.slo_class not in classes:
-                why = f"no request is of class {self.slo_class!r}; there is {', '.join(classes) or 'none'}"
+                there = ", ".join(name or "those of none" for name in classes)
+                why = f"no request is of class {self.slo_class!r}; there is {there or 'none'}"
             return f"{self.text} is not kept: {why}"
         worse = found.low if self.sign.startswith(">") else found.high
         if _SIGNS[self.sign](worse, self.bound):
@@ -60,7 +62,7 @@ class Requirement:
             return "this run has no such figure"
         return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
 
-    def _figure(self, findings: Findings) -> Percentile | None:
+    def _figure(self, findings: Findings) -> Interval | None:
         if self.slo_class is None:
             return FIGURES[self.name](findings)
         known = self.slo_class in findings.metrics.classes
@@ -78,6 +80,8 @@ def parse_requirement(text: str) -> Requirement:
     if name not in there:
         raise ValueError(f"--require names {name!r}; there is {', '.join(there)}")
     timed = _TIMES.search(name) is not None
+    if unit == "%" and name not in _SHARES and not timed:
+        raise ValueError(f"--require is {text!r}; {name} is no share: leave the % out")
     if timed != (unit in ("us", "µs", "ms", "s")):
         raise ValueError(
             f"--require is {text!r}; "

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.request import Finish
+from ridgeline.simulate.autoscaler import Autoscaler
 from ridgeline.simulate.clock import Clock
-from ridgeline.simulate.fleet import ALONE, Fleet, Link
+from ridgeline.simulate.fleet import ALONE, Fleet
 from ridgeline.simulate.front import FrontCore
+from ridgeline.simulate.handover import Handover
 from ridgeline.simulate.log import NEVER, OUTCOMES, Log, Totals
 from ridgeline.simulate.replica import Machine, Prompts, Replica, StepPricer
 from ridgeline.simulate.serving import NO_MOMENT, Live, Serving, lives
@@ -23,19 +25,21 @@ from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
 from ridgeline.traffic.trace import TraceRequest
 
-Told = Callable[[Log], bool]
-"""Told of the log now and then; whether to go on."""
+Watch = Callable[[Log], None]
+"""Sees the log now and then."""
 
-_STEPS_BETWEEN = 256  # steps after which somebody is told
+_STEPS_BETWEEN = 256  # steps after which a watch sees the log
 _STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
 
 
-def run(machine: Machine, offered: Offered, factor: float = 1.0, told: Told | None = None, fleet: Fleet = ALONE) -> Log:
-    """Let requests come to replicas of a machine until none is left, or nobody wants to know more.
+def run(
+    machine: Machine, offered: Offered, factor: float = 1.0, watch: Watch | None = None, fleet: Fleet = ALONE
+) -> Log:
+    """Let requests come to replicas of a machine until none is left.
 
     factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
     unknown router."""
-    return _Run(machine, offered, factor, fleet).run(told)
+    return _Run(machine, offered, factor, fleet).run(watch)
 
 
 class _Run:
@@ -48,25 +52,21 @@ class _Run:
         self.router, self.age = router_named(fleet.router, fleet.seed), fleet.age
         self.signals = [Signal(0) for _ in self.replicas]
         self.published = 0
-        split, scaling = fleet.split, fleet.scaling
-        self.link = None if split is None else Link(split.bandwidth)
-        self.decoding = self.router if split is None else router_named(fleet.router, fleet.seed + 1)
-        self.sent: dict[int, tuple[TraceRequest, Live]] = {}  # hand-overs under way
-        self.handed = 0
+        self.handover = None if fleet.split is None else Handover(machine, fleet.split.bandwidth)
+        self.decoding = self.router if fleet.split is None else router_named(fleet.router, fleet.seed + 1)
+        self.autoscaler = None if fleet.scaling is None else Autoscaler(fleet.scaling)
         self.front = None if fleet.front is None else FrontCore(fleet.front.times(factor))
         self.reading: deque[tuple[TraceRequest, Live]] = deque()
-        self.look = None if scaling is None else scaling.period
-        self.changed = 0  # when a replica came or went
 
     def _replica(self, machine: Machine) -> Replica:
         pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between.times(self.factor))
         return Replica(machine, self.clock, pricer, self.prompts)
 
-    def run(self, told: Told | None) -> Log:
+    def run(self, watch: Watch | None) -> Log:
         """To the end."""
         while (moment := self._next()) is not None:
-            if self.look is not None and self.look <= moment:
-                self._scale(self.look)
+            if self.autoscaler is not None and self.autoscaler.next <= moment:
+                self._scale(self.autoscaler)
                 continue  # what starts may be up before that moment
             self._publish(moment)
             self.clock.to(moment)
@@ -74,10 +74,10 @@ class _Run:
                 _, what, which = heapq.heappop(self.happens)
                 if what == _STEP:
                     self._end_step(self.replicas[which])
-                    if told is not None and len(self.log.steps) % _STEPS_BETWEEN == 0 and not told(self.log):
-                        break
+                    if watch is not None and len(self.log.steps) % _STEPS_BETWEEN == 0:
+                        watch(self.log)
                 elif what == _SENT:
-                    self._receive(*self.sent.pop(which))
+                    self._receive(which)
                 elif what == _READ:
                     self._deal(*self.reading.popleft())
                 else:
@@ -198,8 +198,9 @@ class _Run:
         if own.begun is None:
             own.cached, own.begun = event.cached, event.timing
         limited = event.finish is Finish.LENGTH
+        limited = limited or (own.rest is not None and own.room == 1)
         if own.rest is not None and not limited:
-            self._hand_over(own.rest, own)
+            self._hand_over(own, own.rest)
             return
         if self.front is not None:
             self.front.closes()
@@ -215,45 +216,33 @@ class _Run:
 
     # -- prompts and answers apart ------------------------------------------------------------------------------------
 
-    def _hand_over(self, request: TraceRequest, live: Live) -> None:
+    def _hand_over(self, live: Live, request: TraceRequest) -> None:
         """Send the keys and values of a prompt to where its answer is made."""
-        assert self.link is not None
-        there = self.link.send(request.input * self._token_bytes, self.clock.now)
-        live.rest, self.handed = None, self.handed + 1
-        self.sent[self.handed] = request, live
-        heapq.heappush(self.happens, (there, _SENT, self.handed))
+        assert self.handover is not None
+        live.rest = None
+        there, number = self.handover.send(request, live, self.clock.now)
+        heapq.heappush(self.happens, (there, _SENT, number))
 
-    @property
-    def _token_bytes(self) -> float:
-        """Of keys and values, on all cards of a replica."""
-        case = self.machine.case
-        return sum(spec.bytes_per_token for spec in case.model.kv_specs) * case.setup.devices
-
-    def _receive(self, request: TraceRequest, live: Live) -> None:
-        """A prompt's keys and values are there; its first token, which has none yet, is one of it now."""
+    def _receive(self, number: int) -> None:
+        """A prompt's keys and values are there."""
+        assert self.handover is not None
         assert self.fleet.split is not None
-        rest = replace(request, at=self.clock.now, input=request.input + 1, output=request.output - 1)
-        place = self._choose(self.decoding, request, range(self.fleet.split.prompts, len(self.replicas)))
-        self._send(rest, live, place, request.input)
+        rest, live = self.handover.received(number, self.clock.now)
+        place = self._choose(self.decoding, rest, range(self.fleet.split.prompts, len(self.replicas)))
+        self._send(rest, live, place, rest.input - 1)
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def _scale(self, now: int) -> None:
-        """The autoscaler looks, and starts or stops replicas."""
-        scaling = self.fleet.scaling
-        assert scaling is not None, "without an autoscaler nobody looks"
-        self.look = now + scaling.period
-        self.clock.to(now)
-        there = [each for each in self.replicas if each.until is None]
-        staying = sum(each.taking or each.starts(scaling.start_up, now) for each in there)
-        change = scaling.change(sum(len(each.live) for each in there), staying, now - self.changed)
+    def _scale(self, autoscaler: Autoscaler) -> None:
+        """It looks, and starts or stops replicas."""
+        self.clock.to(autoscaler.next)
+        change, now = autoscaler.look(self.replicas), self.clock.now
         if change > 0:
-            self._start(change, now + scaling.start_up)
+            self._start(change, now + autoscaler.start_up)
         elif change < 0:
             self._stop(now)
 
     def _start(self, count: int, up: int) -> None:
-        self.changed = self.clock.now
         for _ in range(count):
             heapq.heappush(self.happens, (up, _UP, len(self.replicas)))
             self.replicas.append(Serving(self._replica(self.machine), self.clock.now, taking=False))
@@ -262,9 +251,6 @@ class _Run:
     def _stop(self, now: int) -> None:
         """The replica with the fewest requests takes no more; of equals the newest."""
         taking = [each for each in self.replicas if each.taking]
-        if len(taking) < 2:
-            return
-        self.changed = now
         least = min(reversed(taking), key=lambda each: len(each.live))
         least.taking = False
         if not least.live:
@@ -274,8 +260,8 @@ class _Run:
         """What is left is unfinished."""
         engines = [serving.replica.engine for serving in self.replicas]
         stats = [engine.stats for engine in engines]
-        told = self.clock.now if self.front is None else max(self.clock.now, self.front.free)
-        self.log.end, self.log.replicas = told, len(self.replicas)
+        end = self.clock.now if self.front is None else max(self.clock.now, self.front.free)
+        self.log.end, self.log.replicas = end, len(self.replicas)
         self.log.lives = lives(self.replicas, self.log.end)
         self.log.totals = Totals(
             sum(each.preemptions for each in stats),

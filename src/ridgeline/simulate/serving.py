@@ -17,14 +17,16 @@ class Live:
     """A request under way: its row, what was asked, what a router counts it for, when its first and its last token came
     to the client, the longest gap so far.
 
-    rest: what is to be done of it elsewhere, once this replica has given its first token. made, cached: tokens that
-    another has given it, and prompt tokens that were found there; begun: its timing there.
+    rest: what is to be done of it elsewhere, once this replica has given its first token. room: tokens for which there
+    is place behind its prompt. made, cached: tokens that another has given it, and prompt tokens that were found there;
+    begun: its timing there.
     """
 
     row: int
     request: TraceRequest
     load: int
     rest: TraceRequest | None = None
+    room: int = 0
     first: int = NEVER
     last: int = NEVER
     worst: int = NEVER
@@ -47,7 +49,8 @@ class Serving:
 
     def add(self, request: TraceRequest, live: Live, received: int = 0) -> None:
         """Queue a request. Raises ValueError for one that cannot run."""
-        self.live[self.replica.add(request, received)] = live
+        number = self.replica.add(request, received)
+        self.live[number], live.room = live, self.replica.room(number)
         self.load += live.load
 
     def starts(self, start_up: int, now: int) -> bool:

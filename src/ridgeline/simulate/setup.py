@@ -45,5 +45,10 @@ def machine_of(
         )
     if pages is not None and pages < len(memory.layout.groups):
         raise ValueError(f"--pages is {pages}; give at least {len(memory.layout.groups)}")
+    if pages is not None and (needs := pages * memory.layout.page_bytes) > case.device.memory:
+        raise ValueError(
+            f"--pages is {pages:,}, which are {say_gib(gib(needs))} a card, and {case.device.title} has "
+            f"{say_gib(gib(case.device.memory))}; give fewer"
+        )
     layout = memory.layout if pages is None else replace(memory.layout, pages=pages)
     return Machine(case, layout, limits, model.context if context is None else context, prefix_cache, between)

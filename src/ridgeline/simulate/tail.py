@@ -40,7 +40,7 @@ class Tail:
             f"{self.users:,} user{'s' if self.users > 1 else ''} who ask{'s' if self.users == 1 else ''} again at once"
         )
         comes = f"{three(self.rate)} requests/s at random moments" if self.rate is not None else many
-        if verdict(self.metrics, open_loop=self.rate is not None) == "overloaded":
+        if self.metrics.overloaded:
             return f"{comes}: a replica falls behind (simulated)"
         ttft, tpot = (self._percentiles(name) for name in ("TTFT", "TPOT"))
         return (
@@ -57,9 +57,7 @@ class Tail:
     def json(self) -> dict[str, Any]:
         """As data: `metrics` as of docs/simulate.md."""
         found = verdict(self.metrics, open_loop=self.rate is not None)
-        told = found != "overloaded"
-        metrics = metrics_json(self.metrics, told=told)
-        return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics}
+        return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics_json(self.metrics)}
 
 
 def tail_of(serving: Serving, demand: Demand, fleet: Fleet) -> Tail:

@@ -11,7 +11,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.run import Watch, run
 
 _LEAST = 64  # positions a step: below it nobody would set
 
@@ -25,7 +25,7 @@ class Together:
 
 
 def together(
-    asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None
+    asked: Asked, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Together, ...]:
     """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with
     other limits."""
@@ -35,7 +35,7 @@ def together(
     for tokens in (limits.tokens, quarter) if quarter < limits.tokens else (limits.tokens,):
         own = replace(limits, tokens=tokens)
         machine = asked.machine if own == limits else rebuilt(own)
-        watch = None if told is None else told(f"together, {tokens:,} positions a step")
+        watch = None if progress is None else progress(f"together, {tokens:,} positions a step")
         log = run(machine, asked.offered(), 1.0, watch, fleet)
         found.append(Together(own, measure(log, asked.slo, open_loop=asked.open_loop)))
     return tuple(found)

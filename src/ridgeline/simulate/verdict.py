@@ -14,6 +14,6 @@ def verdict(metrics: Metrics, *, open_loop: bool) -> str:
         return "closed loop"
     if metrics.steadiness is None:
         return "too short to tell"
-    if metrics.steadiness.overloaded:
+    if metrics.overloaded:
         return "overloaded"
     return "backlogged" if sum(metrics.steps.held.values()) > _WAITING else "steady"

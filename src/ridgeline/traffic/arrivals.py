@@ -31,12 +31,6 @@ def gamma(rate: float, burstiness: float, seed: int) -> Iterator[int]:
     return _summed(draw.gammavariate(shape, scale) for _ in _forever())
 
 
-def replay(moments: Iterable[int], speed: float = 1.0) -> Iterator[int]:
-    """Recorded moments, `speed` times as fast: bursts become sharper by that much."""
-    factor = _positive(speed, "the speed")
-    return (round(moment / factor) for moment in moments)
-
-
 def _summed(gaps: Iterable[float]) -> Iterator[int]:
     """Moments from gaps in seconds; each is rounded by itself, so that rounding does not add up."""
     now = 0.0

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 from ridgeline.traffic.lengths import MAX_TOKENS, Lengths
-from ridgeline.traffic.offered import Offered
+from ridgeline.traffic.offered import Offered, check_moment
 from ridgeline.traffic.trace import TraceRequest
 
 
@@ -57,6 +57,7 @@ class Conversations:
         """The next question of its conversation; after the last, and where one no longer fits the context, its user is
         free for another."""
         asks, turn = now + self._think, request.turn + 1
+        check_moment(asks, "give a shorter --think")
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):
             self._begun.ended(request, now, answered=answered or request.turn > 0)
             return

@@ -18,6 +18,12 @@ _LATEST = 2**62  # nanoseconds: what is done with moments stays in 64 bits
 SPREAD = 0.1  # of a length: how much shorter or longer it may be where equal ones would march in step
 
 
+def check_moment(at: int, cure: str) -> None:
+    """Raises ValueError for a request that comes later than a moment can be."""
+    if at > _LATEST:
+        raise ValueError(f"requests come over more than a century; {cure}")
+
+
 class Offered(Protocol):
     """Requests to come, one after the other."""
 
@@ -83,6 +89,7 @@ class Users:
         if not answered:
             return
         asks = now + self._think
+        check_moment(asks, "give a shorter --think")
         if self._until is None or asks < self._until:
             heapq.heappush(self._asking, asks)
 
@@ -132,14 +139,13 @@ def thinned(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterat
 
 
 def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | None) -> Iterator[TraceRequest]:
-    """The first so many of them, of those that come before `until`. Raises ValueError, as they come, for one that comes
-    later than a moment can be."""
+    """The first so many of them, of those that come before `until`. Raises ValueError, as they come, as
+    `check_moment`."""
 
     def within(request: TraceRequest) -> bool:
         if until is not None and request.at >= until:
             return False
-        if request.at > _LATEST:
-            raise ValueError("requests come over more than a century; give a higher --rate or --speed")
+        check_moment(request.at, "give a higher --rate or --speed")
         return True
 
     return islice(takewhile(within, requests), count)

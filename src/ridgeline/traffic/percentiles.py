@@ -15,10 +15,9 @@ DEVIATIONS_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Percentile:
-    """A percentile, and the samples between which the true one lies in 95 of 100 cases, were they independent.
-
-    Requests near in time are alike, so that the interval is the least one to expect.
+class Interval:
+    """A figure, and between which the true one lies. Of a percentile these are the samples between which it does in 95
+    of 100 cases, were they independent: requests near in time are alike, so that it is the least to expect.
     """
 
     low: float
@@ -34,10 +33,10 @@ class Distribution:
     mean: float
     least: float
     most: float
-    percentiles: dict[int, Percentile | None]
+    percentiles: dict[int, Interval | None]
 
 
-def percentile_json(found: Percentile | None) -> dict[str, float | None] | None:
+def percentile_json(found: Interval | None) -> dict[str, float | None] | None:
     """An end that is infinite is null: JSON has no such number."""
     if found is None:
         return None
@@ -75,7 +74,9 @@ def distribution(samples: Sequence[float], percents: Sequence[int] = SHOWN) -> D
 def weighted(
     samples: NDArray[np.float64], weights: NDArray[np.float64] | None, percents: Sequence[int] = SHOWN
 ) -> Distribution | None:
-    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights."""
+    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights; of
+    what they are sure of that is worth fewer, because equal ones are no samples of their own: (sum w)^2 / sum w^2 (Kish
+    1965)."""
     if len(samples) == 0:
         return None
     order = np.argsort(samples, kind="stable")
@@ -83,17 +84,19 @@ def weighted(
     ranks = np.arange(1.0, len(values) + 1) if weights is None else np.cumsum(weights[order])
     count = float(ranks[-1])
     mean = float(values.mean() if weights is None else (values * weights[order]).sum() / count)
-    at = {p: _percentile(values, ranks, p) if round(count) >= needed(p) else None for p in percents}
+    worth = count if weights is None else count**2 / float((weights**2).sum())
+    at = {p: _percentile(values, ranks, worth, p) if round(worth) >= needed(p) else None for p in percents}
     return Distribution(round(count), mean, float(values[0]), float(values[-1]), at)
 
 
-def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], percent: int) -> Percentile:
-    """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(n p (1 - p)) ranks around it."""
+def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], worth: float, percent: int) -> Interval:
+    """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(p (1 - p) / n) of all ranks around
+    it. worth: n, samples that these are as good as."""
     count, share = float(ranks[-1]), percent / 100
-    spread = DEVIATIONS_95 * math.sqrt(count * share * (1 - share))
+    spread = count * DEVIATIONS_95 * math.sqrt(share * (1 - share) / worth)
 
     def ranked(rank: float) -> float:
         place = int(np.searchsorted(ranks, rank - 1e-9, side="left"))  # the sum of weights may miss a whole by a bit
         return float(values[min(max(place, 0), len(values) - 1)])
 
-    return Percentile(ranked(count * share - spread), ranked(count * share), ranked(count * share + spread))
+    return Interval(ranked(count * share - spread), ranked(count * share), ranked(count * share + spread))

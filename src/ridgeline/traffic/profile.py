@@ -3,19 +3,17 @@ moment: when as many are due as have come, the next one does. Poisson arrivals s
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from ridgeline.times import parse_time
 from ridgeline.traffic.arrivals import SECOND
 
 _FORMS = (
     "ramp:4:60s (to 4 times the rate in a minute), spike:4:60s:30s (4 times, from 60 s on, for 30 s) or day:0.2:600s "
     "(from 0.2 of the rate to all of it and back in 600 s)"
 )
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ROUNDS = 60  # of bisection: to less than a nanosecond of a day
 
 
@@ -120,7 +118,6 @@ def _multiple(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    match = _TIME.fullmatch(text)
-    if match is None or float(match[1]) == 0:
+    if not (nanoseconds := parse_time(text)):
         raise ValueError(text)
-    return float(match[1]) * _UNITS[match[2]]
+    return nanoseconds / SECOND

@@ -53,8 +53,9 @@ class Record(msgspec.Struct):
 
     @property
     def tpot(self) -> float | None:
-        """(c_k - c_1) / (T - 1); None for fewer than two tokens."""
-        return (self.chunks[-1] - self.chunks[0]) / (self.output - 1) if self.chunks and self.output > 1 else None
+        """(c_k - c_1) / (T - 1); None for fewer than two tokens, and for an answer that came in one piece."""
+        several = len(self.chunks) > 1 and self.output > 1
+        return (self.chunks[-1] - self.chunks[0]) / (self.output - 1) if several else None
 
     @property
     def e2e(self) -> int | None:

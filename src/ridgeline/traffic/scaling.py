@@ -24,10 +24,11 @@ class Scaling:
         """Replicas for so many requests under way."""
         return min(self.most, max(self.least, math.ceil(under_way / self.each)))
 
-    def change(self, under_way: int, staying: int, still: int) -> int:
-        """How many are to be started at a look, or -1 where one is to go. staying: those that take requests, or will.
-        still: nanoseconds since the last change."""
-        wanted = self.wanted(under_way)
-        if wanted >= staying:
-            return wanted - staying
-        return -1 if still >= self.calm else 0
+    def change(self, under_way: int, taking: int, starting: int, still: int) -> int:
+        """How many are to be started at a look, or -1 where one is to go, which none does while others start: those
+        that take requests are all there is until then. taking, starting: replicas. still: nanoseconds since the last
+        change."""
+        missing = self.wanted(under_way) - taking - starting
+        if missing >= 0:
+            return missing
+        return -1 if still >= self.calm and not starting else 0

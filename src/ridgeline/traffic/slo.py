@@ -4,9 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
-UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
-"""Nanoseconds."""
+from ridgeline.times import parse_time
 
 MAX_CLASSES = 100
 """Classes of requests, those of none among them: each is a line of a table, and has percentiles of its own."""
@@ -33,7 +31,8 @@ class SLO:
 
     def met(self, ttft: int | None, tpot: float | None, e2e: int | None) -> bool | None:
         """Whether a request kept every limit; None where it lacks a metric that has one and broke no other."""
-        asked = [(limit, got) for limit, got in ((self.ttft, ttft), (self.tpot, tpot), (self.e2e, e2e)) if limit]
+        pairs = ((self.ttft, ttft), (self.tpot, tpot), (self.e2e, e2e))
+        asked = [(limit, got) for limit, got in pairs if limit is not None]
         if any(got is not None and got > limit for limit, got in asked):
             return False
         return None if any(got is None for _, got in asked) else True
@@ -73,11 +72,11 @@ def parse_slos(texts: Sequence[str]) -> SLO:
 
 def _nanoseconds(part: str, value: str) -> int:
     """Raises ValueError that says what is wrong with the time."""
-    match = _TIME.fullmatch(value)
-    if match is None and re.fullmatch(r"\d+(\.\d+)?", value):
+    limit = parse_time(value)
+    if limit is None and re.fullmatch(r"\d+(\.\d+)?", value):
         raise ValueError(f"--slo has {part!r}, a time without a unit; write {part}ms or {part}s")
-    if match is None:
-        raise ValueError(f"--slo has {part!r}; write a time above 0 with its unit, like ttft=200ms")
-    if float(match[1]) == 0:
+    if limit is None:
+        raise ValueError(f"--slo has {part!r}; write a time above 0 with its unit, like ttft=200ms, up to a year")
+    if limit == 0:
         raise ValueError(f"--slo has {part!r}; it must be above 0")
-    return round(float(match[1]) * UNITS[match[2]])
+    return limit

@@ -3,20 +3,21 @@
 | format | lines |
 | --- | --- |
 | Azure LLM inference | CSV `TIMESTAMP,ContextTokens,GeneratedTokens` |
-| BurstGPT | CSV `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type` |
+| BurstGPT | CSV `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`, perhaps with sessions |
 | Mooncake | JSONL `{"timestamp": ms, "input_length", "output_length", "hash_ids": names of blocks of 512 tokens}` |
 | Qwen-Bailian | JSONL as Mooncake's, its time in seconds, blocks of 16 tokens, and which turn of which chat it is |
 | Ridgeline | JSONL as `ridgeline serve --record` writes: a header, then requests and steps |
 | Ridgeline | CSV as `ridgeline bench serve --csv` writes: a line for each request that was sent |
 """
 
+import codecs
 import csv
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,11 +27,14 @@ from ridgeline.traffic.arrivals import SECOND
 from ridgeline.traffic.lengths import MAX_TOKENS
 from ridgeline.traffic.record import COLUMNS
 
+_KNOWN = "those of Azure, BurstGPT, Mooncake and Qwen-Bailian are, `serve --record`'s and `bench serve --csv`'s"
 _LONGEST_LINE = 1 << 22
+_MOST_CHOICES = 1024  # of a request
 _LONGEST = 3 * 10**7 * SECOND  # a year of requests: what is longer is in another unit
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
+_BURST_GPT_3 = ("Timestamp", "Session ID", "Elapsed time", *_BURST_GPT[1:])
 _MOONCAKE = {"timestamp", "input_length", "output_length", "hash_ids"}
 _MOONCAKE_BLOCK = 512
 _BAILIAN = _MOONCAKE | {"chat_id", "parent_chat_id", "type", "turn"}
@@ -92,10 +96,11 @@ def _requests(path: Path) -> Iterator[_Numbered]:
     readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {
         _AZURE: _azure,
         _BURST_GPT: _burst_gpt,
+        _BURST_GPT_3: lambda cells: _burst_gpt([cells[0], *cells[3:]]),
         COLUMNS: _benched,
     }
     if head not in readers:
-        raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}")
+        raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}; {_KNOWN}")
     for number, line in enumerate(lines, 2):
         if line:
             yield number, _read(path, number, partial(_row, head, readers[head]), line)
@@ -118,12 +123,13 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Nu
                 yield number, _read(path, number, lambda text: reader(json.loads(text)), line)
         return
     if head.get("format") != 1 or head.get("kind") != "ridgeline-record":
-        raise ValueError(f"{path} is no trace that is known here: its first line has {', '.join(sorted(head))[:80]}")
+        has = ", ".join(sorted(head))[:80]
+        raise ValueError(f"{path} is no trace that is known here: its first line has {has}; {_KNOWN}")
     block = _read(path, 1, lambda fields: _tokens(fields["page_size"]), head)
     for number, line in enumerate(lines, 2):
-        request = _read(path, number, partial(_of_record, block), line) if line else None
-        if request is not None:
-            yield number, request
+        if line:
+            for request in _read(path, number, partial(_of_record, block), line):
+                yield number, request
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------
@@ -135,11 +141,13 @@ def _azure(cells: list[str]) -> TraceRequest:
 
 
 def _dated(text: str) -> int:
-    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`: seven digits, one more than datetime reads."""
+    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`, which has one digit more than datetime reads, or of
+    `2024-05-10 00:00:00.009930+00:00`, as in the release of 2024."""
     match = _DATE.fullmatch(text.strip())
     try:
         if match is not None:
-            seconds = int((datetime.fromisoformat(match[1]) - datetime(1970, 1, 1)).total_seconds())
+            moment = datetime.fromisoformat(match[1] + (match[3] or "Z"))
+            seconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
             return seconds * SECOND + int(f"{match[2] or '':0<9}"[:9])
     except ValueError:  # a thirteenth month
         pass
@@ -148,8 +156,7 @@ def _dated(text: str) -> int:
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
     moment, _, given, made, _, kind = cells
-    made_tokens = max(1, _whole(made))  # 0: that answer failed
-    return TraceRequest(_moment(_number(moment)), _tokens(_whole(given)), made_tokens, slo_class=kind.strip())
+    return TraceRequest(_moment(_number(moment)), _tokens(_whole(given)), _made(_whole(made)), slo_class=kind.strip())
 
 
 def _benched(cells: list[str]) -> TraceRequest:
@@ -163,9 +170,8 @@ def _benched(cells: list[str]) -> TraceRequest:
 
 
 def _mooncake(fields: dict[str, Any]) -> TraceRequest:
-    if set(fields) != _MOONCAKE:
-        raise ValueError(f"its fields are {', '.join(sorted(fields))}")
-    given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
+    _check_fields(fields, _MOONCAKE)
+    given, blocks = _tokens(fields["input_length"]), _names(fields["hash_ids"])
     if len(blocks) != math.ceil(given / _MOONCAKE_BLOCK):
         raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_MOONCAKE_BLOCK}")
     return TraceRequest(
@@ -175,9 +181,8 @@ def _mooncake(fields: dict[str, Any]) -> TraceRequest:
 
 def _bailian(fields: dict[str, Any]) -> TraceRequest:
     """The turns of a chat are told by their blocks: those of one begin with those of the one before it."""
-    if set(fields) != _BAILIAN:
-        raise ValueError(f"its fields are {', '.join(sorted(fields))}")
-    given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
+    _check_fields(fields, _BAILIAN)
+    given, blocks = _tokens(fields["input_length"]), _names(fields["hash_ids"])
     if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
         raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_BAILIAN_BLOCK}")
     return TraceRequest(
@@ -190,20 +195,37 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
     )
 
 
-def _of_record(block: int, line: str) -> TraceRequest | None:
-    """The request that a line of a recording is of; None for steps."""
+def _of_record(block: int, line: str) -> list[TraceRequest]:
+    """The requests that a line of a recording is of; none for steps, and for what was refused, of which nobody knows
+    how long its answer would have been."""
     fields = json.loads(line)
-    return _recorded(fields, block) if fields.get("kind") == "request" else None
+    return _recorded(fields, block) if fields.get("kind") == "request" else []
 
 
-def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:
-    """pages: of the full pages of the prompt and, in recordings that know them, the answer; what remains is nobody
-    else's."""
-    given, pages = _tokens(fields["input"]), tuple(str(name) for name in fields["pages"])
-    made = _tokens(max(1, fields["output"]))
+def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
+    """A request for each of its choices, which share its tokens as evenly as they can. pages: of the full pages of the
+    prompt and, in recordings that know them, the answer; what remains is nobody else's."""
+    given, pages, choices = _tokens(fields["input"]), _names(fields["pages"]), _tokens(fields.get("n", 1))
+    made = _made(fields["output"])
     if len(pages) > (given + made) // block:
         raise ValueError(f"{given} tokens and {made} do not fill {len(pages)} pages of {block}")
-    return TraceRequest(_moment(fields["at"]), given, made, pages, block, slo_class=str(fields.get("class", "")))
+    if choices > _MOST_CHOICES:
+        raise ValueError(f"it has {choices} choices; a server gives up to {_MOST_CHOICES}")
+    at, slo_class = _moment(fields["at"]), str(fields.get("class", ""))
+    shares = (max(1, (made + place) // choices) for place in range(choices))
+    return [TraceRequest(at, given, share, pages, block, slo_class=slo_class) for share in shares]
+
+
+def _check_fields(fields: dict[str, Any], wanted: set[str]) -> None:
+    if set(fields) != wanted:
+        raise ValueError(f"its fields are {', '.join(sorted(fields))}, not {', '.join(sorted(wanted))}")
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    """Of blocks."""
+    if not isinstance(names, list) or not all(isinstance(name, int | str) for name in names):
+        raise ValueError(f"{str(names)[:40]} is no list of names of blocks")
+    return tuple(map(str, names))
 
 
 def _moment(seconds: float) -> int:
@@ -225,6 +247,11 @@ def _whole(cell: str) -> int:
     return int(cell)
 
 
+def _made(count: Any) -> int:
+    """Tokens of an answer, at least one: where a trace has none the answer failed, or was cut off before its first."""
+    return _tokens(1 if type(count) is int and count == 0 else count)
+
+
 def _tokens(count: Any) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_TOKENS:
         raise ValueError(f"{count!r} is no count of tokens")
@@ -241,6 +268,8 @@ def _lines(path: Path) -> Iterator[str]:
         with path.open("rb") as file:
             while line := file.readline(_LONGEST_LINE):
                 number += 1
+                if number == 1:
+                    line = _first(path, line)
                 if len(line) == _LONGEST_LINE:
                     raise ValueError(f"{path}, line {number}: it is longer than {_LONGEST_LINE >> 20} MiB")
                 yield line.decode("utf-8").strip()
@@ -248,6 +277,13 @@ def _lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}, line {number}: it is not text in UTF-8") from None
+
+
+def _first(path: Path, line: bytes) -> bytes:
+    """Without the mark that some editors put before a text. Raises ValueError for one that is compressed."""
+    if line.startswith(b"\x1f\x8b"):
+        raise ValueError(f"{path} is compressed; gunzip it first")
+    return line.removeprefix(codecs.BOM_UTF8)
 
 
 def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:

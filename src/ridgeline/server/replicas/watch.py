@@ -97,11 +97,11 @@ class Watch:
             return
         self._looked = now
         replicas = self.fleet.replicas.values()
-        staying = sum(each.taking for each in replicas) + len(self._starting)
-        change = scaling.change(self.fleet.under_way, staying, round((now - self._changed) / NANOSECONDS))
+        taking, still = sum(each.taking for each in replicas), round((now - self._changed) / NANOSECONDS)
+        change = scaling.change(self.fleet.under_way, taking, len(self._starting), still)
         if change > 0 and now >= self._not_before:
             self.grow(change)
-        elif change < 0 and not self._starting:
+        elif change < 0:
             self.shrink()
 
     def grow(self, count: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 60_000_000_000
+MINUTE = 60_000_000_000
 """Nanoseconds: requests further apart than that are taken to know nothing of each other."""
 
 _FEWEST = 5  # blocks below which nothing can be said of how they differ
@@ -27,7 +27,7 @@ def block_intervals(
     """
     if len(samples) == 0:
         return {}
-    blocks, block = np.unique(moments // BLOCK, return_inverse=True)
+    blocks, block = np.unique(moments // MINUTE, return_inverse=True)
     if len(blocks) < _FEWEST:
         return {}
     each = np.ones(len(samples)) if weights is None else weights

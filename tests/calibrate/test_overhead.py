@@ -1,0 +1,66 @@
+"""What a step takes beside its ops: which steps count, and at what pace."""
+
+from collections.abc import Iterator
+from typing import ClassVar, cast
+
+import pytest
+import torch
+
+from ridgeline.calibrate import overhead
+from ridgeline.calibrate.overhead import COLD, StepTime, overheads
+from ridgeline.calibrate.probe import Probe
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import TRIALS
+from ridgeline.models.model import Model
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.pace import Pace
+
+CPU = torch.device("cpu")
+BARE = Device("this", "this", "cpu", {"fp32": 1e11}, 1e10, 1e9)
+WARM = 4  # decode steps that count
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Model:
+    return next(trial for trial in TRIALS if trial.name == "tiny").model(torch.float32, CPU)
+
+
+def steps(prompts: int) -> Iterator[StepTime]:
+    """A prompt of twenty tokens in two parts; decode steps that take ten times as long while they are cold; the last,
+    which ends all, a hundred times."""
+    for start in (0, 10):
+        yield StepTime(Work.of([Segment(10, start + 10)] * prompts, logit_rows=prompts if start else 0), 5.0, 3.0)
+    for place in range(COLD + WARM):
+        yield StepTime(Work.decode([21 + place] * prompts), 10.0 if place < COLD else 1.0, 0.5)
+    yield StepTime(Work.decode([99] * prompts), 100.0, 0.5)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, model: Model, paces: list[Pace]) -> list[overhead.StepOverhead]:
+    """By a machine whose probes take these paces, of one turn each."""
+    moments, called = iter(range(100)), iter(paces)
+
+    class Probing:
+        taken: ClassVar[list[Pace]] = []
+
+        def __call__(self) -> None:
+            self.taken.append(next(called))
+
+    monkeypatch.setattr(overhead, "drive", lambda *_: iter(()))
+    monkeypatch.setattr(overhead, "_step_times", lambda _model, _watch, prompts: list(steps(len(prompts))))
+    timer = Timer(CPU, 1, wall=lambda: float(next(moments)))
+    return overheads(model, timer, cast(Probe, Probing()), Pace(1.0, 1.0, 1.0), BARE, float(len(paces)) - 0.5)
+
+
+def test_cold_steps_and_the_last_do_not_count(monkeypatch: pytest.MonkeyPatch, tiny: Model) -> None:
+    """Those of prompts do, and the decode steps from the seventh on."""
+    found = timed(monkeypatch, tiny, [Pace(1.0, 1.0, 1.0)] * 3)
+    assert len(found) == len(overhead.TRAFFIC) * (2 + WARM)
+    for each in found:
+        assert (each.whole, each.seconds) == ((1.0, 0.5) if each.work.verifies else (5.0, 2.0))
+
+
+def test_all_is_as_if_at_the_pace_of_the_trials(monkeypatch: pytest.MonkeyPatch, tiny: Model) -> None:
+    """Probes that took twice as long here, but for one, which nothing was in the way of less."""
+    found = timed(monkeypatch, tiny, [Pace(2.0, 9.0, 9.0), Pace(2.0, 9.0, 9.0), Pace(4.0, 9.0, 9.0)])
+    assert {(each.whole, each.seconds) for each in found} == {(0.5, 0.25), (2.5, 1.0)}
