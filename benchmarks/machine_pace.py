@@ -31,6 +31,7 @@ _BIN = 0.2
 """Seconds that are one sample of the pace: where a core had more time for slices they do not count for more."""
 _PROBED, _BETWEEN = 2.0, 0.05  # seconds of probes, and of nothing, when slices run, after each
 _TURNS, _PAUSE, _WRITTEN = 2000, 0.002, 50  # of a slice's loop; seconds between two; slices between two writes
+_SETTLED = 0.5  # seconds until the slices of a moment are written
 _LOST = Pace(0.88, 0.39, 0.38)
 """What launches, arithmetic and memory lose of what a slice loses: 40 s of slices and probes in turn, of which a slice
 lost 0.127, a step of the tiny model 0.111, a product 0.049, reading 0.048."""
@@ -66,6 +67,7 @@ class Cores:
 
     def pace(self, core: int, before: Probed, after: Probed) -> Pace:
         """How many times as long as undisturbed things took between probes."""
+        time.sleep(_SETTLED)  # until slices are written
         around = statistics.mean(self._slices(core, each.since, each.until) for each in (before, after))
         more = self._slices(core, before.until, after.since) / around - 1
         known = astuple(mean_pace([before.pace, after.pace]))

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import torch
 
-from machine_pace import Cores, Probed, watched
+from machine_pace import Cores, watched
 from ridgeline.calibrate.file import load as calibrated
 from ridgeline.calibrate.this import this_device
 from ridgeline.checkpoint.source import read_config
@@ -60,6 +60,7 @@ from serving import Server, serving
 SEED = 16
 GOALS = {"TTFT p50": 0.15, "TPOT p50": 0.10, "tokens a second": 0.05}
 TRIES = 3  # of each idle phase, of which the least disturbed counts
+RECORD = "record.jsonl"  # what the server writes down
 CORES = (0, 1)  # the engine's, and everybody else's
 AZURE = Path("traces/AzureLLMInferenceTrace_conv.csv")
 
@@ -129,7 +130,7 @@ Paces = tuple[Pace, Pace]
 
 
 @dataclass(frozen=True)
-class Real:
+class Run:
     """What the client of one run saw, in seconds, request by request; of those that came after a moment. share: what
     steps took, of what they were predicted to. paces: of the engine's core and of the other."""
 
@@ -141,7 +142,7 @@ class Real:
     paces: Paces
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float, paces: Paces) -> "Real":
+    def of(cls, rows: Sequence[dict[str, str]], since: float, share: float, paces: Paces) -> "Run":
         """Of the lines that `bench serve --csv` wrote."""
         ok = [row for row in rows if row["outcome"] == "ok" and float(row["intended"]) >= since]
         span = max(float(row["last_token"]) for row in ok) - min(float(row["intended"]) for row in ok)
@@ -206,6 +207,46 @@ def share_of(steps: Sequence[Mapping[str, float]]) -> float:
     return sum(step["seconds"] for step in steps) / sum(step["predicted"] for step in steps)
 
 
+class Real:
+    """A server with its engine on one core, its client beside it on the other, and the pace of both cores."""
+
+    def __init__(self, server: Server, model: str, load: Load, cores: Cores, folder: Path) -> None:
+        """folder: where the server records, and the client writes its lines."""
+        self._server, self._given, self._cores, self._folder = server, load.given, cores, folder
+        self._recording = Recording(folder / RECORD)
+        self._vocabulary = read_config(model).values["vocab_size"]
+        self._seeds = count(1000)  # prompts that are new each time: none is found in the prefix cache
+        pin(server.pid, CORES[1])
+        pin(server.engine, CORES[0])
+
+    def parts(self, phases: Iterable[tuple[Sequence[str], int, int]]) -> tuple[Between, Front]:
+        """What a server takes, undisturbed: of the least disturbed try of each phase. The first phase warms it up."""
+        _, *tries = ([self._phase(*each) for _ in range(TRIES)] for each in phases)
+        return costs_of(*(min(each, key=lambda found: found.pace) for each in tries))
+
+    def _phase(self, asking: Sequence[str], answer: int, requests: int) -> Phase:
+        """Requests with answers of so many tokens. asking: how they come, as `bench serve` takes it."""
+        given = f"uniform:{self._given.low}:{self._given.high}"
+        size = ("--requests", str(requests), "--input", given, "--output", str(answer))
+        before = self._cores.probed(CORES[1])
+        lines = self._folder / "idle.csv"
+        rows, seconds = bench(self._server, lines, self._vocabulary, *asking, *size, "--seed", str(next(self._seeds)))
+        after = self._cores.probed(CORES[1])
+        return Phase(rows, *self._recording.new(), seconds, self._cores.pace(CORES[1], before, after).launch)
+
+    def replayed(self, trace: Path, seconds: float, since: float) -> Run:
+        """A trace of so many seconds. since: the second from which requests count."""
+        seed = next(self._seeds)
+        asked = ("--trace", str(trace), "--duration", f"{seconds + 60:.0f}s", "--seed", str(seed))
+        lines = self._folder / f"{trace.stem}-{seed}.csv"
+        before = [self._cores.probed(core) for core in CORES]
+        rows, _ = bench(self._server, lines, self._vocabulary, *asked)
+        after = [self._cores.probed(core) for core in CORES]
+        steps, _ = self._recording.new()
+        engine, other = (self._cores.pace(*each) for each in zip(CORES, before, after, strict=True))
+        return Run.of(rows, since, share_of(steps), (engine, other))
+
+
 # -- the simulated one ------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +288,7 @@ def at_pace(found: Findings, parts: tuple[Between, Front], paces: Paces) -> Metr
     return measure(run(machine, asked.offered(), fleet=fleet), None, open_loop=True)
 
 
-def table(name: str, kind: str, runs: Sequence[Real], found: Findings, paced: Sequence[Metrics]) -> Iterator[str]:
+def table(name: str, kind: str, runs: Sequence[Run], found: Findings, paced: Sequence[Metrics]) -> Iterator[str]:
     """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
     how far at the pace of each run."""
     milli = 1e3
@@ -275,15 +316,16 @@ def line(
     real: Sequence[float],
     expected: Sequence[float],
 ) -> str:
-    """Of the table. expected: at the pace of each run."""
+    """Of the table. expected: at the pace of each run, where the interval is as wide beside its middle."""
     low, mid, high = told
     middle = statistics.median(real)
     error = mid / middle - 1
     apart = statistics.median(one / other - 1 for one, other in zip(expected, real, strict=True))
+    paced = "yes" if low <= mid / (1 + apart) <= high else "**no**"
     cells = (f"{mid:.3g} ({low:.3g} .. {high:.3g})", f"{middle:.3g} ({min(real):.3g} .. {max(real):.3g})")
     near, at_its_pace = ("yes" if abs(each) <= GOALS[metric] else "**no**" for each in (error, apart))
     within = "yes" if low <= middle <= high else "**no**"
-    return row((name, kind, metric, *cells, f"{error:+.1%}", near, within, f"{apart:+.1%}", at_its_pace))
+    return row((name, kind, metric, *cells, f"{error:+.1%}", near, within, f"{apart:+.1%}", at_its_pace, paced))
 
 
 def main() -> None:
@@ -295,69 +337,41 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="a new folder for what the client and the server write")
     args = parser.parse_args()
-    name = args.model if args.model in LOADS else "0.6 B"
     torch.set_num_threads(1)
     undisturbed = calibrated(1).pace
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if args.keep is None else args.keep
         folder.mkdir(parents=True, exist_ok=args.keep is None)
-        with watched(CORES, folder, undisturbed) as cores:
-            for text in beside(args, name, cores, folder):
+        recorded = [args.model, "--threads", "1", "--record", str(folder / RECORD)]
+        with watched(CORES, folder, undisturbed) as cores, serving(recorded) as server:
+            for text in beside(args, server, cores, folder):
                 print(text, flush=True)
 
 
-def beside(args: argparse.Namespace, name: str, cores: Cores, folder: Path) -> Iterator[str]:
+def beside(args: argparse.Namespace, server: Server, cores: Cores, folder: Path) -> Iterator[str]:
     """Run and simulate; what there is to print."""
-    idle, load = folder / "idle.csv", LOADS[name]
-    record, vocabulary = Recording(folder / "record.jsonl"), read_config(args.model).values["vocab_size"]
-    with serving([args.model, "--threads", "1", "--record", str(folder / "record.jsonl")]) as server:
-        pin(server.pid, CORES[1])
-        pin(server.engine, CORES[0])
-        given = f"uniform:{load.given.low}:{load.given.high}"
+    name = args.model if args.model in LOADS else "0.6 B"
+    real = Real(server, args.model, LOADS[name], cores, folder)
+    parts = real.parts(IDLE[name])
+    yield f"{name}, undisturbed: {parts[0]}, {parts[1]}"
+    for kind in args.traces:
+        trace = folder / f"{kind}.csv"
+        write_trace(trace, requests_of(kind, LOADS[name], args.seconds))
+        found = simulated(args.model, trace, limits_of(server), parts)
+        runs = [real.replayed(trace, args.seconds, found.metrics.warm_up) for _ in range(args.repeats)]
+        yield f"{name}, {kind}: {in_words(found, runs)}"
+        yield from table(name, kind, runs, found, [at_pace(found, parts, each.paces) for each in runs])
 
-        def probed() -> tuple[Probed, Probed]:
-            return cores.probed(CORES[0]), cores.probed(CORES[1])
 
-        def paces_since(before: tuple[Probed, Probed]) -> Paces:
-            after = probed()
-            time.sleep(0.5)  # until slices are written
-            engine, other = (cores.pace(*each) for each in zip(CORES, before, after, strict=True))
-            return engine, other
-
-        seeds = count(1000)  # prompts that are new each time, as those of a trace are
-
-        def phase(asking: Sequence[str], answer: int, requests: int) -> Phase:
-            size = ("--requests", str(requests), "--input", given, "--output", str(answer))
-            before = cores.probed(CORES[1])
-            rows, seconds = bench(server, idle, vocabulary, *asking, *size, "--seed", str(next(seeds)))
-            after = cores.probed(CORES[1])
-            time.sleep(0.5)  # until slices are written
-            return Phase(rows, *record.new(), seconds, cores.pace(CORES[1], before, after).launch)
-
-        _, *tries = ([phase(*each) for _ in range(TRIES)] for each in IDLE[name])
-        parts = costs_of(*(min(each, key=lambda found: found.pace) for each in tries))
-        yield f"{name}, undisturbed: {parts[0]}, {parts[1]}"
-        for kind in args.traces:
-            trace = folder / f"{kind}.csv"
-            write_trace(trace, requests_of(kind, load, args.seconds))
-            found, runs, asked_for = simulated(args.model, trace, limits_of(server), parts), list[Real](), 0
-            for seed in range(args.repeats):
-                whole = f"{args.seconds + 60:.0f}s"  # longer than the trace
-                asked = ("--trace", str(trace), "--duration", whole, "--seed", str(seed + 10))
-                before = probed()
-                rows, _ = bench(server, folder / f"{kind}-{seed}.csv", vocabulary, *asked)
-                paces = paces_since(before)
-                steps, _ = record.new()
-                asked_for = len(rows)
-                runs.append(Real.of(rows, found.metrics.warm_up, share_of(steps), paces))
-            paced = ", ".join(" and ".join(f"{pace.launch:.2f}" for pace in each.paces) for each in runs)
-            shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
-            shown = found.metrics.steps
-            yield (
-                f"{name}, {kind}: {asked_for} requests, {found.verdict}, busy {shown.busy:.0%}, batch {shown.batch:.2f}"
-                f"; {failed} failed in {len(runs)} runs; of the price steps took {shares}; launches {paced}"
-            )
-            yield from table(name, kind, runs, found, [at_pace(found, parts, each.paces) for each in runs])
+def in_words(found: Findings, runs: Sequence[Run]) -> str:
+    """What there was to do, and what the machine made of it."""
+    paced = ", ".join(" and ".join(f"{pace.launch:.2f}" for pace in each.paces) for each in runs)
+    shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)
+    steps = found.metrics.steps
+    return (
+        f"{found.metrics.total} requests, {found.verdict}, busy {steps.busy:.0%}, batch {steps.batch:.2f}; {failed} "
+        f"failed in {len(runs)} runs; of the price steps took {shares}; launches {paced}"
+    )
 
 
 if __name__ == "__main__":
