@@ -322,7 +322,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--users", "5", "--arrival", "gamma"), "--arrival is for --rate"),
         (("--rate", "5", "--burstiness", "0.5"), "--burstiness is the shape of --arrival gamma"),
         (("--trace", "TRACE", "--output", "5"), "--output is what a trace says itself"),
-        (("--rate", "5", "--chunk", "4k"), "--chunk is 4k, and a step runs 2k"),
+        (("--rate", "5", "--replicas", "2", "--signal-age", "soon"), "--signal-age is 'soon'; write a time"),
         (("--rate", "5", "--price", "2", "--seller", "nobody"), "--price stands whatever a seller asks"),
         (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--router", "least"), "are for --replicas 2 or more"),
         (("--rate", "5", "--replicas", "2", "--router", "random", "--signal-age", "1s"), "leave --signal-age out"),

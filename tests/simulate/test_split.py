@@ -162,6 +162,8 @@ def test_a_slow_link_is_a_queue() -> None:
     slo = SLO(ttft=10**9, tpot=50_000_000)
     slow, fast = (measure(apart(12.0, each, 250), slo, open_loop=True) for each in (SLOW, NVLINK))
     assert slow.good_share < 0.7
+    assert slow.overloaded, "what waits for the link waits longer and longer, first tokens do not"
+    assert not fast.overloaded
     assert fast.good_share > 0.95
     assert 12 * 925 * TOKEN > SLOW
 

@@ -9,7 +9,6 @@ from ridgeline.bench.ask import Asker
 from ridgeline.bench.job import Job, Load
 from ridgeline.bench.prompts import Session, Source, body_of
 from ridgeline.traffic import arrivals
-from ridgeline.traffic.offered import hurried
 from ridgeline.traffic.record import Record
 from ridgeline.traffic.series import ttfts_by_arrival, under_way
 from ridgeline.traffic.steadiness import steadiness
@@ -153,9 +152,9 @@ def moments_of(load: Load, items: Iterator[TraceRequest | None]) -> Iterator[tup
 
 
 def _replayed(items: Iterator[TraceRequest | None], speed: float) -> Iterator[tuple[int, TraceRequest | None]]:
-    """Of a trace, which alone has moments of its own."""
-    recorded = (item for item in items if item is not None)
-    return ((item.at, item) for item in hurried(recorded, speed))
+    for item in items:
+        assert item is not None, "only a trace has moments of its own"
+        yield round(item.at / speed), item
 
 
 def _share(job: Job, name: str) -> int:

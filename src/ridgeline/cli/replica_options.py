@@ -85,6 +85,6 @@ def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, 
         raise ValueError(f"--scale is {scale!r}; write the fewer replicas first, like 1:8")
     period = parse_seconds(every or EVERY, "--scale-every")
     if period < _LEAST_PERIOD:
-        raise ValueError(f"--scale-every is {every}; give {_LEAST_PERIOD * 1e3:g}ms or more")
+        raise ValueError(f"--scale-every is {every!r}; give {_LEAST_PERIOD * 1e3:g}ms or more")
     seconds = (period, parse_seconds(calm or CALM, "--scale-calm"), start_up)
     return Scaling(least, most, at, *(round(each * 1e9) for each in seconds))

@@ -13,7 +13,7 @@ from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import device_named, parse_tokens
+from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.simulate_beside import Beside, Trial
@@ -96,7 +96,7 @@ def simulate(
 
 
 def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> None:
-    """Raises ValueError for options about replicas that do not go together with what is asked of them."""
+    """Raises ValueError for options about replicas and pages that do not go together with what is asked of them."""
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
@@ -106,10 +106,6 @@ def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judge
             raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
     if limits.pages is not None and setup.memory_utilization != SetupFlags().memory_utilization:
         raise ValueError("--memory-utilization says how many pages there are, as --pages does; leave one of them out")
-    if limits.chunk is not None and parse_tokens(limits.chunk, "--chunk") > parse_tokens(
-        setup.max_batch_tokens, "--max-batch-tokens"
-    ):
-        raise ValueError(f"--chunk is {limits.chunk}, and a step runs {setup.max_batch_tokens}; give less than that")
 
 
 def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:

@@ -14,6 +14,7 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.fleet import Fleet, Split
 from ridgeline.simulate.replica import Machine
+from ridgeline.times import parse_time
 from ridgeline.traffic.routers import BLIND, router_named
 from ridgeline.traffic.scaling import Scaling
 
@@ -83,7 +84,9 @@ class FleetFlags:
         router_named(name, seed)
         if name == "prefix" and scaling is not None:
             raise ValueError("--router prefix remembers replicas, and with --scale they go; give another")
-        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
+        age = 0 if text == "0" else parse_time(text)
+        if age is None:
+            raise ValueError(f"--signal-age is {text!r}; write a time with its unit, like 50ms, or 0")
         return Fleet(count, name, age, seed, others, split, scaling)
 
     def check_router(self, *, other_counts: bool) -> None:

@@ -5,6 +5,7 @@ import math
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.findings import Findings
+from ridgeline.simulate.handover import kept_bytes
 from ridgeline.simulate.law import load_law
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.traffic.routers import BLIND
@@ -29,6 +30,11 @@ def advice(findings: Findings) -> str:
             f"{next(iter(metrics.reasons))}): take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
+        if (carried := _over_the_link(findings)) < metrics.offered:
+            return (
+                f"The link carries {three(carried)} prompts a second of {three(metrics.offered)}: take a faster "
+                "--link, or leave --split out."
+            )
         return (
             f"It answers {three(_answered(metrics))} of {three(metrics.offered)} requests a second, {_for(metrics)}: "
             f"{_more(findings)}, or take a faster card (ridgeline plan --compare)."
@@ -53,6 +59,14 @@ def advice(findings: Findings) -> str:
     if findings.wall is None:
         return f"{said}."
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _over_the_link(findings: Findings) -> float:
+    """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
+    asked = findings.asked
+    if asked.fleet.split is None:
+        return math.inf
+    return asked.fleet.split.bandwidth / kept_bytes(asked.machine.case, max(1, round(findings.metrics.input)))
 
 
 def _fewer_bits(findings: Findings) -> str:

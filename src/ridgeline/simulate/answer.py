@@ -20,7 +20,7 @@ from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
 from ridgeline.traffic.percentiles import Interval, needed
 
-_MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require ttft_p99<500ms"
+_MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require 'ttft_p99<500ms'"
 _WAITS = {
     "requests": "requests wait for one of the {requests:,} places",
     "positions": "prompts wait for the positions of a step",

@@ -19,8 +19,8 @@ Mask = NDArray[np.bool_]
 
 
 class Columns:
-    """The columns of a log's requests, as arrays; ok: those that were answered to their end. classes: the names of
-    those that slo_class has the places of."""
+    """The columns of a log's requests, as arrays; ok: those that were answered to their end. apart: whose prompts and
+    answers were on two replicas. classes: the names of those that slo_class has the places of."""
 
     def __init__(self, log: Log) -> None:
         requests = log.requests
@@ -29,6 +29,7 @@ class Columns:
         self.input, self.made, self.cached = ints(requests.input), ints(requests.made), ints(requests.cached)
         self.worst_gap, self.outcome = ints(requests.worst_gap), ints(requests.outcome)
         self.slo_class, self.classes = ints(requests.slo_class), tuple(requests.classes)
+        self.apart = ints(requests.prompted) != ints(requests.replica)
         self.ok = self.outcome == OUTCOMES.index("ok")
         over = np.where(self.ok, self.last, log.end)
         self.over = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)

@@ -17,7 +17,7 @@ from ridgeline.simulate.findings import FIGURES, Findings
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.percentiles import distribution_json, percentile_json
+from ridgeline.traffic.percentiles import distribution_json, interval_json
 from ridgeline.version import __version__
 
 LONGEST_SERIES = 10**6 * 10**9
@@ -33,7 +33,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "advice": advice(findings),
-        "figures": {name: percentile_json(of(findings)) for name, of in FIGURES.items()},
+        "figures": {name: interval_json(of(findings)) for name, of in FIGURES.items()},
         "metrics": metrics_json(findings.metrics),
         "classes": {name: _class(findings, name) for name in findings.metrics.classes},
         "capacity": None if findings.capacity is None else _capacity(findings.capacity),
@@ -60,7 +60,7 @@ def _class(findings: Findings, name: str) -> dict[str, Any]:
         "answered": own.answered,
         "slo": None if slo is None else asdict(slo),
         "verdict": findings.verdict if findings.verdict == "overloaded" else kept(share) if slo else None,
-        "figures": {of: percentile_json(found) for of, found in figures.items()},
+        "figures": {of: interval_json(found) for of, found in figures.items()},
     }
 
 
@@ -74,7 +74,7 @@ def _capacity(found: Capacity) -> dict[str, Any]:
         }
         for level in found.levels
     ]
-    return {"rate": percentile_json(found.rate), "attain": found.attain, "levels": levels}
+    return {"rate": interval_json(found.rate), "attain": found.attain, "levels": levels}
 
 
 def _advised(found: Advised) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _advised(found: Advised) -> dict[str, Any]:
     return {
         "sentence": found.sentence,
         "worth": found.worth,
-        "gain": percentile_json(found.gain),
+        "gain": interval_json(found.gain),
         "own": asdict(found.own.limits),
         "best": asdict(found.best.limits),
         "flags": found.flags,
@@ -115,7 +115,7 @@ def _division(found: Division) -> dict[str, Any]:
     return {
         "sentence": found.sentence,
         "worth": found.worth,
-        "gain": None if found.gain is None else percentile_json(found.gain),
+        "gain": None if found.gain is None else interval_json(found.gain),
         "own": found.own.flags,
         "best": found.best.flags,
         "tried": tried,

@@ -155,8 +155,8 @@ def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping
     """Nanoseconds by what they are for; a time alone is for the first of `names`."""
     found: dict[str, int] = {}
     for part in text.split("+"):
-        text, slash, name = part.strip().partition("/")
-        name, cost = name if slash else names[0], parse_time(text)
+        time, slash, name = part.strip().partition("/")
+        name, cost = name if slash else names[0], parse_time(time)
         if cost is None or name not in names or not name:
             raise ValueError(f"{option} has {part.strip()!r}; write it like {form}")
         if name in found:

@@ -2,9 +2,17 @@
 
 from dataclasses import replace
 
+from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.serving import Live
 from ridgeline.traffic.trace import TraceRequest
+
+
+def kept_bytes(case: Case, positions: int) -> float:
+    """Of keys and values of so many positions, on all cards of a replica: of a window those that the next position
+    sees."""
+    kept = (spec.bytes_per_token * (positions - spec.first_seen(positions)) for spec in case.model.kv_specs)
+    return sum(kept) * case.setup.devices
 
 
 class Link:
@@ -33,16 +41,9 @@ class Handover:
         """A prompt has its first token; when its keys and values are there, and under which number."""
         self._count += 1
         self._sent[self._count] = request, live
-        return self._link.send(self._kept_bytes(request.input), now), self._count
+        return self._link.send(kept_bytes(self._case, request.input), now), self._count
 
     def received(self, number: int, now: int) -> tuple[TraceRequest, Live]:
         """What remains of a request once they are there: its first token, which has none yet, is one of its prompt."""
         request, live = self._sent.pop(number)
         return replace(request, at=now, input=request.input + 1, output=request.output - 1), live
-
-    def _kept_bytes(self, positions: int) -> float:
-        """Of keys and values of so many positions, on all cards of a replica: of a window those that the next position
-        sees."""
-        specs = self._case.model.kv_specs
-        kept = (spec.bytes_per_token * (positions - spec.first_seen(positions)) for spec in specs)
-        return sum(kept) * self._case.setup.devices

@@ -221,11 +221,12 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
     begun, over = np.sort(requests.arrived), np.sort(requests.over)
     counts = np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
     ok = requests.ok
-    came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived)[ok] / 1e9
-    ttfts = zip(came.tolist(), waited.tolist(), strict=True)
+    sent = np.where(requests.apart, requests.worst_gap, 0)  # the wait for a link comes after the first token
+    came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived + sent)[ok] / 1e9
+    waits = zip(came.tolist(), waited.tolist(), strict=True)
     rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
     under_way = zip((moments / 1e9).tolist(), counts.astype(float).tolist(), strict=True)
-    return steadiness(list(under_way), list(ttfts), rate)
+    return steadiness(list(under_way), list(waits), rate)
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -197,8 +197,9 @@ class _Run:
         own.made += serving.replica.forget(event.request)
         if own.begun is None:
             own.cached, own.begun = event.cached, event.timing
-        limited = event.finish is Finish.LENGTH
-        limited = limited or (own.rest is not None and own.room == 1)
+        # Where prompts are apart their replica is asked for one token: the engine cannot say that no other fits.
+        alone = own.rest is not None and own.room == 1
+        limited = event.finish is Finish.LENGTH or alone
         if own.rest is not None and not limited:
             self._hand_over(own, own.rest)
             return

@@ -57,11 +57,11 @@ class Conversations:
         """The next question of its conversation; after the last, and where one no longer fits the context, its user is
         free for another."""
         asks, turn = now + self._think, request.turn + 1
-        check_moment(asks, "give a shorter --think")
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):
             self._begun.ended(request, now, answered=answered or request.turn > 0)
             return
         given, made = self._questions.of(request.session, turn)
         said = request.input + request.output
         question = replace(request, at=asks, input=said + given, output=made, turn=turn)
+        check_moment(asks, "give a shorter --think")
         heapq.heappush(self._later, (asks, request.session, question))

@@ -89,8 +89,8 @@ class Users:
         if not answered:
             return
         asks = now + self._think
-        check_moment(asks, "give a shorter --think")
         if self._until is None or asks < self._until:
+            check_moment(asks, "give a shorter --think")
             heapq.heappush(self._asking, asks)
 
 

@@ -16,8 +16,9 @@ DEVIATIONS_95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, and between which the true one lies. Of a percentile these are the samples between which it does in 95
-    of 100 cases, were they independent: requests near in time are alike, so that it is the least to expect.
+    """A figure, with the low and the high between which the true one lies. Of a percentile these are the samples
+    between which it does in 95 of 100 cases, were they independent: requests near in time are alike, so that it is the
+    least to expect.
     """
 
     low: float
@@ -36,7 +37,7 @@ class Distribution:
     percentiles: dict[int, Interval | None]
 
 
-def percentile_json(found: Interval | None) -> dict[str, float | None] | None:
+def interval_json(found: Interval | None) -> dict[str, float | None] | None:
     """An end that is infinite is null: JSON has no such number."""
     if found is None:
         return None
@@ -47,7 +48,7 @@ def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
     """As results under load have it; null where there are no samples, and a percentile of too few."""
     if found is None:
         return None
-    percentiles = {f"p{percent}": percentile_json(at) for percent, at in found.percentiles.items()}
+    percentiles = {f"p{percent}": interval_json(at) for percent, at in found.percentiles.items()}
     return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
 
 
@@ -74,9 +75,9 @@ def distribution(samples: Sequence[float], percents: Sequence[int] = SHOWN) -> D
 def weighted(
     samples: NDArray[np.float64], weights: NDArray[np.float64] | None, percents: Sequence[int] = SHOWN
 ) -> Distribution | None:
-    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights; of
-    what they are sure of that is worth fewer, because equal ones are no samples of their own: (sum w)^2 / sum w^2 (Kish
-    1965)."""
+    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights; the
+    width of intervals goes by the effective one, (sum w)^2 / sum w^2 (Kish 1965), because equal ones are no samples of
+    their own."""
     if len(samples) == 0:
         return None
     order = np.argsort(samples, kind="stable")
@@ -85,13 +86,13 @@ def weighted(
     count = float(ranks[-1])
     mean = float(values.mean() if weights is None else (values * weights[order]).sum() / count)
     worth = count if weights is None else count**2 / float((weights**2).sum())
-    at = {p: _percentile(values, ranks, worth, p) if round(worth) >= needed(p) else None for p in percents}
+    at = {p: _percentile(values, ranks, worth, p) if round(count) >= needed(p) else None for p in percents}
     return Distribution(round(count), mean, float(values[0]), float(values[-1]), at)
 
 
 def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], worth: float, percent: int) -> Interval:
     """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(p (1 - p) / n) of all ranks around
-    it. worth: n, samples that these are as good as."""
+    it. worth: n, the effective number of samples."""
     count, share = float(ranks[-1]), percent / 100
     spread = count * DEVIATIONS_95 * math.sqrt(share * (1 - share) / worth)
 

@@ -25,7 +25,8 @@ DEFINITIONS = {
     "before its body is read, to the first token. What service TTFT has beyond it is the network, and the way of the "
     "first token's text to the client.",
     "worst gap": "the longest chunk gap of each request.",
-    "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2.",
+    "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2, and for "
+    "an answer that came in one piece.",
     "E2E": "ck - a: the whole answer, from the intended moment.",
     "queue delay": "s - a: what a request waited on the client's side, for a free place under --max-concurrency too.",
     "lateness": "s less the moment at which it might be sent: what the load generator is to blame for.",
@@ -34,7 +35,8 @@ DEFINITIONS = {
     "counts the first one too.",
     "throughput": "requests, and T, of all answered requests, over the duration: from the first a to the last c.",
     "goodput": "answered requests that met every objective, over the duration. One that lacks a metric (TPOT of one "
-    "token) is counted apart and is not good. Uncertain: missed, but only by the load generator's own lateness.",
+    "token or piece) is counted apart and is not good. Uncertain: missed, but only by the load generator's own "
+    "lateness.",
     "rejected": "429 or 503. Like failed ones, rejected requests are in no average and stand beside it.",
 }
 

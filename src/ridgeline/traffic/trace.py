@@ -29,7 +29,7 @@ from ridgeline.traffic.record import COLUMNS
 
 _KNOWN = "those of Azure, BurstGPT, Mooncake and Qwen-Bailian are, `serve --record`'s and `bench serve --csv`'s"
 _LONGEST_LINE = 1 << 22
-_MOST_CHOICES = 1024  # of a request
+_MOST_CHOICES = 1024  # of a request, as the engine has it (engine/params.py, which this room does not know)
 _LONGEST = 3 * 10**7 * SECOND  # a year of requests: what is longer is in another unit
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -203,8 +203,9 @@ def _of_record(block: int, line: str) -> list[TraceRequest]:
 
 
 def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
-    """A request for each of its choices, which share its tokens as evenly as they can. pages: of the full pages of the
-    prompt and, in recordings that know them, the answer; what remains is nobody else's."""
+    """A request for each of its choices, which share its tokens as evenly as they can; an engine computes the prompt
+    once for all, where requests that come together each compute it. pages: of the full pages of the prompt and, in
+    recordings that know them, the answer; what remains is nobody else's."""
     given, pages, choices = _tokens(fields["input"]), _names(fields["pages"]), _tokens(fields.get("n", 1))
     made = _made(fields["output"])
     if len(pages) > (given + made) // block:
@@ -222,7 +223,7 @@ def _check_fields(fields: dict[str, Any], wanted: set[str]) -> None:
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    """Of blocks."""
+    """Of blocks. Raises ValueError for what is no list of names."""
     if not isinstance(names, list) or not all(isinstance(name, int | str) for name in names):
         raise ValueError(f"{str(names)[:40]} is no list of names of blocks")
     return tuple(map(str, names))
