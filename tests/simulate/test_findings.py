@@ -13,6 +13,7 @@ from ridgeline.document.html import html
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.device import HourlyPrice
+from ridgeline.simulate.advice import advice
 from ridgeline.simulate.answer import answer, document
 from ridgeline.simulate.asked import Asked, PriceError, price_error
 from ridgeline.simulate.export import findings_json
@@ -92,6 +93,13 @@ def test_a_steady_run(steady: Findings) -> None:
     simulated_tpot = steady.metrics.latencies["TPOT"]
     assert simulated_tpot is not None
     assert steady.law.tpot == pytest.approx(simulated_tpot.mean, rel=0.07)
+
+
+def test_where_steps_are_too_small_they_are_to_be_larger() -> None:
+    """A step of 32 positions waits for memory as one of 512 does, with which the same card keeps up."""
+    small = found(at_rate(1500.0, 1100), machine(Limits(tokens=32, requests=64), on=PRICED), error=0.0)
+    assert small.verdict == "overloaded"
+    assert "positions of a step, which memory bandwidth limits: raise --max-batch-tokens" in advice(small)
 
 
 def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:

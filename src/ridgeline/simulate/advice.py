@@ -15,6 +15,7 @@ _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever
 _REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
 _FREE = 0.01  # of the pages: from which it is worth a word that some are
 _LONG_ENOUGH = 60.0  # seconds of requests: advice on replicas from a shorter run says how short it was
+_MOSTLY = 0.5  # of the time
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 
@@ -34,6 +35,12 @@ def advice(findings: Findings) -> str:
             return (
                 f"The link carries {three(carried)} prompts a second of {three(metrics.offered)}: take a faster "
                 "--link, or leave --split out."
+            )
+        positions = metrics.steps.held["positions"]
+        if positions > _MOSTLY and metrics.steps.compute < _MOSTLY:  # larger steps would hardly take longer
+            return (
+                f"For {percent(positions)} of the time prompts wait for the {limits.tokens:,} positions of a step, "
+                "which memory bandwidth limits: raise --max-batch-tokens."
             )
         return (
             f"It answers {three(_answered(metrics))} of {three(metrics.offered)} requests a second, {_for(metrics)}: "
