@@ -16,6 +16,7 @@ from ridgeline.roofline.device import HourlyPrice
 from ridgeline.simulate.advice import advice
 from ridgeline.simulate.answer import answer, document
 from ridgeline.simulate.asked import Asked, PriceError, price_error
+from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import FIGURES, Findings, simulate
 from ridgeline.simulate.law import load_law
@@ -232,7 +233,8 @@ def test_what_comes_while_it_fills_is_left_out() -> None:
     """Hundreds that decode at once are reached late; one alone is there at once."""
     log = simulated(bounded(drawn(constant(2000.0), Fixed(50), Fixed(100), 1), 400, None), machine())
     assert 0 < measure(log, None, open_loop=True).left_out < 200
-    assert warm_up(simulated([TraceRequest(0, 10, 3)])) == 0
+    alone = simulated([TraceRequest(0, 10, 3)])
+    assert warm_up(alone, Columns(alone)) == 0
 
 
 def test_loads_are_those_of_all_steps_where_all_come_at_once() -> None:

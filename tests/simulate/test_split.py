@@ -98,7 +98,7 @@ def test_what_comes_while_all_replicas_fill_is_left_out() -> None:
     )
     first = next(at for running, at, _ in steps if running >= median)
     assert 0 < first < third
-    assert warm_up(log) == first
+    assert warm_up(log, Columns(log)) == first
     assert median > max(
         running for running, place in zip(log.steps.running, log.steps.replica, strict=True) if not place
     )

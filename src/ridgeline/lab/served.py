@@ -9,7 +9,7 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.law import Law, load_law
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Metrics, measure, warm_up
+from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
@@ -54,7 +54,7 @@ class Served:
     def answered(self) -> float:
         """Answers a second: tokens after the first that come while requests do, once the replica has filled up, by as
         many as an answer has."""
-        since, until = warm_up(self.log), self.log.requests.arrived[-1]
+        since, until = round(self.metrics.warm_up * SECOND), self.log.requests.arrived[-1]
         gaps = zip(self.log.gaps.at, self.log.gaps.tokens, strict=True)
         tokens = sum(count for at, count in gaps if since < at <= until)
         return tokens / (self.metrics.output - 1) / (until - since) * SECOND

@@ -88,7 +88,8 @@ def _steps(name: str, values: Sequence[float]) -> Series:
 def _distributions(log: Log) -> Iterator[Chart]:
     """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL: of those that the percentiles are
     of."""
-    requests, since = Columns(log), warm_up(log)
+    requests = Columns(log)
+    since = warm_up(log, requests)
     answered = requests.ok & (requests.arrived >= since)
     tpot = requests.tpot[answered & (requests.made > 1)]
     for name, values in (("TTFT", (requests.first - requests.arrived)[answered]), ("TPOT", tpot)):

@@ -110,7 +110,8 @@ class Metrics:
 
 def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     """The metrics of a log. open_loop: whether requests came by themselves, so that they may come too fast."""
-    requests, since = Columns(log), warm_up(log)
+    requests = Columns(log)
+    since = warm_up(log, requests)
     counted = requests.arrived >= since
     answered = counted & requests.ok
     duration = _duration(requests, answered, counted)
@@ -166,13 +167,13 @@ def _drawn(made: Ints, counted: int, share: float) -> Drawn:
     )
 
 
-def warm_up(log: Log) -> int:
+def warm_up(log: Log, requests: Columns) -> int:
     """The moment from which requests are counted: the first at which as many run, on all replicas together, as run by
-    the median in the last two thirds of the time in which requests come. 0 where no step tells."""
-    arrived, started = ints(log.requests.arrived), ints(log.steps.started)
+    the median in the last two thirds of the time in which requests come. 0 where no step tells. requests: the log's."""
+    arrived, started = requests.arrived, ints(log.steps.started)
     if len(started) == 0:
         return 0
-    running, took = _running(Columns(log), started), ints(log.steps.took)
+    running, took = _running(requests, started), ints(log.steps.took)
     third = int(arrived[0] + (arrived[-1] - arrived[0]) // 3)
     later = (started >= third) & (started <= arrived[-1])
     if not later.any():

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ridgeline.document.numbers import say_seconds
 from ridgeline.simulate.findings import FIGURES, Findings
+from ridgeline.times import UNITS
 from ridgeline.traffic.percentiles import Interval, needed
 
-_FORM = re.compile(r"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h|%)?")
-_TIME_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_UNITS = _TIME_UNITS | {"%": 0.01, "": 1.0}
+_FORM = re.compile(rf"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(%|{'|'.join(UNITS)})?")
+_SCALES = {unit: nanoseconds / 1e9 for unit, nanoseconds in UNITS.items()} | {"%": 0.01, "": 1.0}
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -83,12 +83,12 @@ def parse_requirement(text: str) -> Requirement:
     timed = _TIMES.search(name) is not None
     if unit == "%" and name not in _SHARES and not timed:
         raise ValueError(f"--require is {text!r}; {name} is no share: leave the % out")
-    if timed != (unit in _TIME_UNITS):
+    if timed != (unit in UNITS):
         raise ValueError(
             f"--require is {text!r}; "
             + ("give a time with its unit, like 500ms" if timed else f"{name} is not a time: leave the unit out")
         )
-    bound = float(number) * _UNITS[unit or ""]
+    bound = float(number) * _SCALES[unit or ""]
     if name in _SHARES and bound > 1:
         raise ValueError(f"--require is {text!r}; {name} is a share: write it from 0% to 100%, like 99%")
     return Requirement(text.strip(), name, sign, bound, None if slo_class is None else slo_class.strip())
