@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -10,7 +12,8 @@ import pytest
 from engine.scripted import GREEDY, text_of
 from ridgeline.engine import LLM, AsyncLLM
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import Event
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.worker.messages import StepReport
 
 
 def run_async(llm: LLM, use: Callable[[AsyncLLM], object]) -> object:
@@ -75,18 +78,31 @@ def test_one_caller_leaves_and_the_others_do_not_notice(llm: LLM) -> None:
 
 
 def test_a_caller_that_is_cancelled_at_once_leaves_no_request(llm: LLM) -> None:
+    """Whether it goes before the engine has its request, with that, or some steps after; another one goes on."""
+    gone = dataclasses.replace(GREEDY, max_tokens=240)
+    positions: Counter[int] = Counter()  # that each request ran
+
+    def count(report: StepReport, stats: Stats) -> None:
+        for request, _, _, ran in report.items:
+            positions[request] += ran
+        time.sleep(0.002)  # in the engine's thread: a request that goes on takes far longer than callers do to leave
+
     async def use(server: AsyncLLM) -> None:
-        stays = asyncio.create_task(server.generate("abc", dataclasses.replace(GREEDY, max_tokens=200)))
+        server.observers.append(count)
+        stays = asyncio.create_task(server.generate("abc", dataclasses.replace(GREEDY, max_tokens=100)))
         for delay in (0, 0, 0.001, 0.003, 0.01):
-            task = asyncio.create_task(server.generate("gone", dataclasses.replace(GREEDY, max_tokens=240)))
+            task = asyncio.create_task(server.generate("gone", gone))
             await asyncio.sleep(delay)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         await stays
-        assert not llm.engine.has_work, "the request of a caller who had gone went on"
+        await until_idle(llm.engine)
 
     run_async(llm, use)
+    # all tokens of a prompt, which are its bytes, and all of an answer but the last, which is never run
+    assert 3 + 100 - 1 in positions.values(), "the request of the caller who stayed did not go on"
+    assert 4 + 240 - 1 not in positions.values(), "the request of a caller who had gone went on"
 
 
 def test_a_new_caller_does_not_wait_for_those_who_came_before(llm: LLM) -> None:
