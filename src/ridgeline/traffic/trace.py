@@ -114,13 +114,13 @@ def _row(head: Sequence[str], reader: Callable[[list[str]], TraceRequest], line:
 
 
 def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Numbered]:
-    head = _read(path, 1, json.loads, first)
+    head = _read(path, 1, _fields, first)
     if set(head) >= _MOONCAKE:
         reader = _bailian if "chat_id" in head else _mooncake
         yield 1, _read(path, 1, reader, head)
         for number, line in enumerate(lines, 2):
             if line:
-                yield number, _read(path, number, lambda text: reader(json.loads(text)), line)
+                yield number, _read(path, number, lambda text: reader(_fields(text)), line)
         return
     if head.get("format") != 1 or head.get("kind") != "ridgeline-record":
         has = ", ".join(sorted(head))[:80]
@@ -175,7 +175,7 @@ def _mooncake(fields: dict[str, Any]) -> TraceRequest:
     if len(blocks) != math.ceil(given / _MOONCAKE_BLOCK):
         raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_MOONCAKE_BLOCK}")
     return TraceRequest(
-        _moment(fields["timestamp"] / 1e3), given, _tokens(fields["output_length"]), blocks, _MOONCAKE_BLOCK
+        _moment(fields["timestamp"], 1e3), given, _tokens(fields["output_length"]), blocks, _MOONCAKE_BLOCK
     )
 
 
@@ -198,7 +198,7 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
 def _of_record(block: int, line: str) -> list[TraceRequest]:
     """The requests that a line of a recording is of; none for steps, and for what was refused, of which nobody knows
     how long its answer would have been."""
-    fields = json.loads(line)
+    fields = _fields(line)
     return _recorded(fields, block) if fields.get("kind") == "request" else []
 
 
@@ -217,6 +217,21 @@ def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
     return [TraceRequest(at, given, share, pages, block, slo_class=slo_class) for share in shares]
 
 
+def _fields(line: str) -> dict[str, Any]:
+    """Raises ValueError for what is no object of JSON, in words that are not the parser's about itself."""
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON ({error.msg}, character {error.pos + 1:,})") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError:  # the only other one there is
+        raise ValueError("a number in it has thousands of digits") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{line[:40]} is no object with fields")
+    return found
+
+
 def _check_fields(fields: dict[str, Any], wanted: set[str]) -> None:
     if set(fields) != wanted:
         raise ValueError(f"its fields are {', '.join(sorted(fields))}, not {', '.join(sorted(wanted))}")
@@ -229,10 +244,11 @@ def _names(names: Any) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _moment(seconds: float) -> int:
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"its time is {seconds}")
-    return round(seconds * SECOND)
+def _moment(time: Any, a_second: float = 1.0) -> int:
+    """Nanoseconds of a time, of whose unit a second has so many."""
+    if isinstance(time, bool) or not isinstance(time, int | float) or not (math.isfinite(time) and time >= 0):
+        raise ValueError(f"its time is {str(time)[:40]}")
+    return round(time / a_second * SECOND)
 
 
 def _number(cell: str) -> float:
@@ -243,9 +259,10 @@ def _number(cell: str) -> float:
 
 
 def _whole(cell: str) -> int:
-    if not cell.strip().isdecimal():
-        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is no count of tokens")
-    return int(cell)
+    count = cell.strip()
+    if not count.isdecimal() or len(count.lstrip("0")) > len(str(MAX_TOKENS)):
+        raise ValueError(f"{count[:40] or 'nothing'} is no count of tokens")
+    return int(count.lstrip("0") or "0")
 
 
 def _made(count: Any) -> int:
@@ -291,6 +308,6 @@ def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> 
     """What a reader makes of a line. Raises ValueError that names it."""
     try:
         return reader(value)
-    except (ValueError, csv.Error, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, csv.Error, KeyError, OverflowError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}, line {number}: {what}") from None
