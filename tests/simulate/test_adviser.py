@@ -51,13 +51,16 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_grid")
 def test_it_finds_what_the_whole_grid_has() -> None:
     """From the worst corner, within 3 % of the best share of good requests."""
-    rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[float]()
+    rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[Option]()
     for tokens, places in product(BUDGETS, PLACES):
         only = asked(rate, slo, Limits(tokens, places))
-        whole.append(option_of(only, only.machine).share)
+        whole.append(option_of(only, only.machine))
     found = advise(asked(rate, slo, Limits(256, 4)), rebuilt)
-    assert found.best.share >= 0.97 * max(whole)
-    assert found.best.share == pytest.approx(whole[0] + found.gain.mid)
+    shares = [each.beside(found.own).share for each in whole]
+    assert found.best.share >= 0.97 * max(shares)
+    assert found.best.share == pytest.approx(shares[0] + found.gain.mid)
+    assert found.own.share == found.own.metrics.good_share, "one figure for one thing"
+    assert 0 < found.count < 120
     assert len(found.options) <= len(whole)
 
 

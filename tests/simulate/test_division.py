@@ -50,15 +50,22 @@ def test_it_is_the_best_of_all(slo: str) -> None:
     own = asked(60.0, slo)
     found = divide(own, 8, on)
     values = {}
-    for devices, replicas in product((1, 2, 4), (1, 2, 4, 8)):
+    for devices, replicas in product((1, 2, 4), (1, 2, 3, 4, 6, 8)):
         if devices * replicas <= 8:
             each = replace(own, machine=on(devices), fleet=replace(own.fleet, replicas=replicas))
-            values[devices, replicas] = option_of(each, each.machine).share / (3.0 * devices * replicas)
+            option = option_of(each, each.machine).beside(found.own.option)
+            values[devices, replicas] = option.share / (3.0 * devices * replicas)
     assert found.best.value == max(values.values())
     assert found.best.value == values[found.best.devices, found.best.replicas]
     assert {(each.devices, each.replicas): each.value for each in found.tried}.items() <= values.items()
     assert found.worth
     assert found.sentence.startswith(f"--devices {found.best.devices} --replicas {found.best.replicas}: $")
+
+
+def test_three_replicas_are_tried() -> None:
+    """Where two fall behind and four are more than enough."""
+    found = divide(asked(120.0, "ttft=300ms"), 3, on)
+    assert (found.best.devices, found.best.replicas) == (1, 3)
 
 
 def test_one_card_that_does_is_the_best() -> None:

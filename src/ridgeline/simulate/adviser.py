@@ -5,7 +5,7 @@ grid, tried one line at a time from the one that was asked about: positions a st
 the share of a card's memory that pages may take, then positions again where that changed something. What cannot differ
 is not run: more places than ever were taken, more positions than a step ever ran, more pages where nobody waited for
 one, none was taken away and nothing was found in one. All settings have the same requests; two are told apart by
-pairs, request by request.
+pairs, request by request: those that came after the warm-up of the setting that was asked about.
 """
 
 import math
@@ -23,7 +23,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.metrics import Metrics, measure, warm_up
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Watch, run
 from ridgeline.traffic.percentiles import DEVIATIONS_95, Interval
@@ -44,13 +44,14 @@ _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, 
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
     """A setting and what it came to. memory: the share of a card's that may be used. good: of each request, whether it
-    kept to the objectives. most_running, most_positions: the most of both at any time; equal for settings that differ
-    only above it."""
+    kept to the objectives. counted: whether it is one by which settings are compared, as it came after the warm-up.
+    most_running, most_positions: the most of both at any time; equal for settings that differ only above it."""
 
     limits: Limits
     memory: float
     metrics: Metrics
     good: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
     most_running: int
     most_positions: int
 
@@ -82,8 +83,12 @@ class Option:
 
     @property
     def share(self) -> float:
-        """Of requests that are good."""
-        return float(self.good.mean()) if len(self.good) else 0.0
+        """Of the counted requests that are good."""
+        return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
+
+    def beside(self, other: "Option") -> "Option":
+        """The same by the requests that are counted of another one."""
+        return replace(self, counted=other.counted)
 
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
@@ -117,6 +122,11 @@ class Advised:
         return self.best is not self.own and self.gain.low > 0
 
     @property
+    def count(self) -> int:
+        """Requests by which settings were compared."""
+        return int(self.own.counted.sum())
+
+    @property
     def flags(self) -> str:
         """The options that say the best."""
         said = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
@@ -132,14 +142,14 @@ class Advised:
         """What to do, and why, by counts of the two runs."""
         if not self.worth:
             return (
-                f"No difference worth a flag: under {len(self.own.good):,} requests, of {len(self.options)} settings "
+                f"No difference worth a flag: under {self.count:,} requests, of {len(self.options)} settings "
                 f"the best has {percent(self.best.share)} of the requests good, yours "
                 f"{percent(self.own.share)}."
             )
         points = " .. ".join(f"{100 * each:.1f}" for each in (self.gain.low, self.gain.high))
         return (
             f"{self.flags}: the share of good requests rises by {100 * self.gain.mid:.1f} points ({points}), of "
-            f"{len(self.own.good):,} requests, because {reason(self.own, self.best)}."
+            f"{self.count:,} requests, because {reason(self.own, self.best)}."
         )
 
 
@@ -215,7 +225,7 @@ def advise(
         if second is not None:
             second.close()
     options = sorted(trials.tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
-    return Advised(own, best, tuple(options), _gain(own.good, best.good))
+    return Advised(own, best, tuple(options), _gain(own.good[own.counted], best.good[own.counted]))
 
 
 def _lines(shares: Sequence[float]) -> tuple[Callable[[Option], list[Setting]], ...]:
@@ -258,6 +268,7 @@ class _Trials:
                 if option is None:  # a step of so many positions leaves no page
                     option = self._own
                 else:
+                    option = option.beside(self._own)
                     self.tried.append(option)
             found.append(option)
         return found
@@ -340,7 +351,9 @@ def option_in(asked: Asked, machine: Machine, log: Log) -> Option:
     running = np.asarray(steps.running) + np.asarray(steps.waiting)
     most = int(running.max(initial=0)), int(np.asarray(steps.positions).max(initial=0))
     memory = machine.case.setup.utilization
-    found = Option(machine.limits, memory, measure(log, asked.slo, open_loop=asked.open_loop), good, *most)
+    counted = requests.arrived >= warm_up(log, requests)
+    metrics = measure(log, asked.slo, open_loop=asked.open_loop)
+    found = Option(machine.limits, memory, metrics, good, counted, *most)
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
 
 

@@ -17,10 +17,12 @@ from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Watch
 from ridgeline.traffic.percentiles import DEVIATIONS_95, Interval
 
-COUNTS = (1, 2, 4, 8)
-"""Cards to a replica, and replicas."""
+CARDS = (1, 2, 4, 8)
+"""To a replica: what attention heads can be divided among."""
 
-MAX_CARDS = COUNTS[-1] ** 2
+REPLICAS = (1, 2, 3, 4, 6, 8)
+
+MAX_CARDS = CARDS[-1] * REPLICAS[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,10 +112,14 @@ def divide(
         assert dollars is not None
         return Divided(devices, replicas, known or option_of(other, machine, watch), dollars)
 
+    def divided_alike(machine: Machine, replicas: int) -> Divided:
+        found = divided(machine, replicas)
+        return replace(found, option=found.option.beside(here.option))
+
     here = best = divided(asked.machine, asked.fleet.replicas, own)
     tried = [here]
     per_card = here.dollars / (here.devices * here.replicas)
-    for devices, replicas in sorted(product(COUNTS, COUNTS), key=lambda pair: (pair[0] * pair[1], pair[0])):
+    for devices, replicas in sorted(product(CARDS, REPLICAS), key=lambda pair: (pair[0] * pair[1], pair[0])):
         cards = devices * replicas
         if cards > most or (devices, replicas) == (here.devices, here.replicas) or 1 / (cards * per_card) <= best.value:
             continue
@@ -121,7 +127,7 @@ def divide(
             machine = on(devices)
         except ValueError:  # it does not fit, or cannot be divided so
             continue
-        tried.append(divided(machine, replicas))
+        tried.append(divided_alike(machine, replicas))
         best = max(best, tried[-1], key=lambda each: each.value)
     return Division(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
 
@@ -130,6 +136,7 @@ def _gain(own: Divided, best: Divided) -> Interval | None:
     """By pairs: what each request adds to the one and to the other."""
     if not own.value:
         return None
-    apart = best.option.good / best.dollars - own.option.good / own.dollars
+    counted = own.option.counted
+    apart = best.option.good[counted] / best.dollars - own.option.good[counted] / own.dollars
     mid, off = float(apart.mean()), DEVIATIONS_95 * float(apart.std()) / math.sqrt(len(apart))
     return Interval((mid - off) / own.value, mid / own.value, (mid + off) / own.value)
