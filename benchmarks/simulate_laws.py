@@ -61,12 +61,12 @@ def closed_loop(case: Case) -> None:
 def law(case: Case) -> None:
     """A line a load."""
     machine = machine_of(case, Limits())
-    wall = load_law(case, 1.0, 925, 266, 2048).wall
+    wall = load_law(machine, 1.0, 925, 266).wall
     for share in LOADS:
         rate = share * wall
         asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
         found = measure(run(machine, OpenLoop(bounded(asked, None, 90 * SECOND))), None, open_loop=True)
-        expected = load_law(case, found.offered, round(found.input), round(found.output), 2048)
+        expected = load_law(machine, found.offered, round(found.input), round(found.output))
         tpot = found.latencies["TPOT"]
         assert tpot is not None
         assert expected.tpot is not None

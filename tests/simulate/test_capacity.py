@@ -16,7 +16,6 @@ from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.capacity import Capacity, capacity
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.law import load_law
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.run import run
 from ridgeline.traffic.arrivals import poisson
@@ -74,8 +73,7 @@ def test_where_no_rate_is_good() -> None:
 
 def test_capacity_is_told_and_drawn(found: Capacity) -> None:
     asked = Asked("tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceError(0.0, "a test"), 2)
-    law = load_law(ONE.case, found.rate.mid, 256, 1, 512)
-    findings = replace(simulate(asked, law=lambda _: law), capacity=found)
+    findings = replace(simulate(asked), capacity=found)
     first, *_ = answer(findings)
     assert first[0] == "capacity"
     assert "90% of the requests within ttft" in first[1]

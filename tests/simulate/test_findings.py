@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ridgeline.document.html import html
+from ridgeline.document.numbers import percent
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.device import HourlyPrice
@@ -19,7 +20,8 @@ from ridgeline.simulate.asked import Asked, PriceError, price_error
 from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import FIGURES, Findings, simulate
-from ridgeline.simulate.law import load_law
+from ridgeline.simulate.fleet import ALONE, Fleet
+from ridgeline.simulate.front import Front
 from ridgeline.simulate.metrics import measure, warm_up
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import parse_requirement
@@ -57,11 +59,10 @@ def found(
     error: float = 0.1,
     *,
     open_loop: bool = True,
+    fleet: Fleet = ALONE,
 ) -> Findings:
-    asked = Asked("tiny", on, "traffic of a test", open_loop, offered, slo, PriceError(error, "a test"), 5)
-    return simulate(
-        asked, law=lambda m: load_law(on.case, m.offered, round(m.input), round(m.output), on.limits.tokens)
-    )
+    asked = Asked("tiny", on, "traffic of a test", open_loop, offered, slo, PriceError(error, "a test"), 5, fleet)
+    return simulate(asked)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,34 @@ def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
     assert set(result["metrics"]["latencies"].values()) == {None}
     assert result["metrics"]["steadiness"]["growth"] > 0
     assert "take --replicas" in lines["advice"]
+
+
+@pytest.mark.parametrize(
+    "per", [lambda work: Front(request=work), lambda work: Front(token=work // 20), lambda work: Front(answer=work)]
+)
+def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) -> None:
+    """Whatever it is slow with: with a third of what it has it works for a third of the time, with 1.5 times it falls
+    behind, of cards that keep up."""
+    rate = 500.0
+
+    def offered() -> Offered:
+        return OpenLoop(bounded(drawn(poisson(rate, 5), Fixed(100), Fixed(20), 5), 600, None))
+
+    def through(share: float) -> Findings:
+        return found(offered, machine(on=PRICED), error=0.0, fleet=Fleet(front=per(round(share / rate * 1e9))))
+
+    calm, slow = through(1 / 3), through(1.5)
+    assert calm.verdict == "steady"
+    assert calm.metrics.front == pytest.approx(calm.metrics.offered / rate / 3, rel=1e-4)
+    assert f"core (--front) works {percent(calm.metrics.front)} of the time" in dict(answer(calm))["limit"]
+    lines = dict(answer(slow))
+    assert slow.verdict == "overloaded"
+    assert lines["limit"].startswith("the server's own core (--front), which is given 1.")
+    assert "The server's own core (--front) carries 333 of" in lines["advice"]
+    assert slow.wall == pytest.approx(rate / 1.5)
+    without = found(at_rate(rate, 300), machine(on=PRICED), error=0.0)
+    assert without.metrics.front is None
+    assert "--front" not in dict(answer(without))["limit"]
 
 
 def test_a_backlog_is_told(steady: Findings) -> None:

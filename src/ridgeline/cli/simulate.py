@@ -40,7 +40,7 @@ from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
 from ridgeline.simulate.front import parse_front
-from ridgeline.simulate.law import Law, load_law, loop_law
+from ridgeline.simulate.law import load_law, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
@@ -204,7 +204,7 @@ class _Question:
 def _found(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
     users = _users_each(asked, traffic)
     loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
-    return simulated(asked, progress, lambda metrics: _law(asked, metrics), loop)
+    return simulated(asked, progress, loop)
 
 
 def _compared(
@@ -246,12 +246,6 @@ def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     return users // replicas if known else 0
 
 
-def _law(asked: Asked, metrics: Metrics) -> Law:
-    """Of one replica, at its share of the rate."""
-    rate, machine = metrics.offered / asked.fleet.replicas, asked.machine
-    return load_law(machine.case, rate, round(metrics.input), round(metrics.output), machine.limits.tokens)
-
-
 def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
     """Of all replicas, with so many users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
@@ -269,9 +263,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], 
 
     given, made, classes = sizes_and_classes(asked.offered())
     check_classes(asked.slo, classes)
-    law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
-    places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
-    start = _BELOW_WALL * asked.fleet.size * min(law.wall, places) / traffic.turns
+    start = _BELOW_WALL * asked.fleet.size * load_law(machine, 1.0, given, made).wall / traffic.turns
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())

@@ -85,7 +85,7 @@ class Replica:
     def serve(self, rate: float, asked: Requests = USUAL, targets: SLO = TARGETS) -> Served:
         """Let them come, `rate` a second on average."""
         log = run(self.machine, OpenLoop(bounded(_requests(rate, asked), asked.count, None)))
-        law = load_law(self.machine.case, rate, asked.tokens, asked.answer, self.machine.limits.tokens)
+        law = load_law(self.machine, rate, asked.tokens, asked.answer)
         return Served(measure(log, targets, open_loop=True), law, log)
 
 

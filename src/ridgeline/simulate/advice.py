@@ -31,6 +31,12 @@ def advice(findings: Findings) -> str:
             f"{next(iter(metrics.reasons))}): take a model, or a --context, that has room for them."
         )
     if findings.verdict == "overloaded":
+        if findings.front_first:
+            return (
+                f"The server's own core (--front) carries {three(metrics.front_wall)} of {three(metrics.offered)} "
+                "requests a second, whatever the cards do: let it do less for each token or request, or take several "
+                "servers."
+            )
         if (carried := _over_the_link(findings)) < metrics.offered:
             return (
                 f"The link carries {three(carried)} prompts a second of {three(metrics.offered)}: take a faster "
@@ -115,7 +121,7 @@ def _enough(findings: Findings) -> int:
     load law has them answer of it."""
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
     rate, sizes = metrics.offered / fleet.size, (max(1, round(metrics.input)), max(1, round(metrics.output)))
-    own, *others = (load_law(each.case, rate, *sizes, each.limits.tokens).wall for each in (machine, *fleet.others))
+    own, *others = (load_law(each, rate, *sizes).wall for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
     return math.ceil((wanted - sum(others)) / own)
 

@@ -104,19 +104,21 @@ def _percents(share: Interval) -> str:
 
 def _together(findings: Findings) -> Table:
     """Prompts and answers apart, and the same cards doing both."""
-    rows = [Row(("apart", f"{findings.asked.machine.limits.tokens:,}", *_compared(findings.metrics)), "strong")]
-    for each in findings.together:
-        rows.append(Row(("together", f"{each.limits.tokens:,}", *_compared(each.metrics))))
+    apart = "apart", findings.asked.machine.limits, findings.metrics
+    rows = [
+        Row((name, f"{limits.tokens:,}", *_cells(metrics, metrics.good_share)), "strong" if name == "apart" else "")
+        for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.together))
+    ]
     heads = ("", "positions", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "tokens/s")
     notes = ("late: the highest percentile that there are enough samples for.",)
     return Table(columns(*heads, words=(0,)), tuple(rows), notes)
 
 
-def _compared(metrics: Metrics) -> tuple[str, ...]:
-    """The cells of a run."""
+def _cells(metrics: Metrics, good_share: float) -> tuple[str, ...]:
+    """Of a run."""
     if metrics.overloaded:
         return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
-    good = percent(metrics.good_share) if metrics.goodput is not None else ""
+    good = percent(good_share) if metrics.goodput is not None else ""
     means = {name: "" if (of := metrics.latencies[name]) is None else say_seconds(of.mean) for name in ("TTFT", "TPOT")}
     late = {name: say_seconds(at) if math.isfinite(at := metrics.late(name)) else "" for name in ("TTFT", "ITL")}
     return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
@@ -152,9 +154,9 @@ def _divisions(division: Division) -> Table:
         name = "best" if each is division.best else "as asked" if each is division.own else ""
         without = "" if each.option.overloaded else "none good"
         thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else without
-        compared = _compared(each.option.metrics)
-        cells = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}", thousand, *compared[:-1], name)
-        rows.append(Row(cells, "strong" if each is division.best else ""))
+        cells = _cells(each.option.metrics, each.option.share)
+        put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
+        rows.append(Row((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
     heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
     notes = ("One is not run where all requests being good would not make up for its cards.",)
     return Table(columns(*heads, words=(9,)), tuple(rows), notes)
@@ -296,7 +298,13 @@ def _limit(findings: Findings) -> str:
         for name, share in steps.held.items()
         if share > _SHOWN
     ]
-    return f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
+    said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
+    front = findings.metrics.front
+    if front is None:
+        return said
+    if findings.front_first:
+        return f"the server's own core (--front), which is given {three(front)} s of work each second; {said}"
+    return f"{said}; the server's own core (--front) works {percent(front)} of the time"
 
 
 def _cost(findings: Findings) -> str:
@@ -337,18 +345,16 @@ def _law(findings: Findings) -> str:
         return f"{tokens} by the law of users who ask again at once, simulated {rate}"
     if findings.shares:
         return "none: it is of prompts of which nothing is found in the prefix cache"
-    if law is None or findings.wall is None:
+    if law is None or findings.law_wall is None:
         return (
             "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
             "each replica, all with a place"
         )
+    wall = f"above {three(findings.law_wall)} requests a second the queue grows without end"
     if law.tpot is None:
-        return f"steady arrivals would make a load of {three(law.load)}; from 1 on the queue grows without end"
+        return f"{wall}, by the load law: {three(law.most)} decode side by side then"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
-    return (
-        f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)} of 1, which is at "
-        f"{three(findings.wall)} requests a second"
-    )
+    return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)}; {wall}"
 
 
 def _trust(findings: Findings) -> str:

@@ -8,7 +8,7 @@ from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import LONGEST_SERIES, per_second
-from ridgeline.simulate.findings import Findings
+from ridgeline.simulate.findings import Findings, law_at
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import warm_up
 from ridgeline.traffic.series import cumulative
@@ -55,11 +55,11 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
 
 def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
-    law, wall = findings.law, findings.wall
-    if law is None or wall is None or findings.asked.rated != "requests":
+    if findings.law_wall is None or findings.asked.rated != "requests":
         return ()
-    rates = [min(most, 0.9 * wall) * at / 40 for at in range(1, 41)]
-    points = tuple((rate, law.alone / (1 - rate / wall) * 1e3) for rate in rates)
+    rates = [min(most, 0.9 * findings.law_wall) * at / 40 for at in range(1, 41)]
+    laws = [(rate, law_at(findings.asked, findings.metrics, rate)) for rate in rates]
+    points = tuple((rate, law.tpot * 1e3) for rate, law in laws if law.tpot is not None)
     return (Series("TPOT by the load law", points, "dashed"),)
 
 

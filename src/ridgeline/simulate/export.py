@@ -186,6 +186,7 @@ def metrics_json(metrics: Metrics) -> dict[str, Any]:
         "wasted_positions": metrics.wasted,
         "steps": asdict(metrics.steps),
         "replicas": metrics.replicas,
+        "front": metrics.front,
         "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
         "latencies": {
             name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)

@@ -10,7 +10,7 @@ from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.classes import check_classes
 from ridgeline.simulate.division import Division
-from ridgeline.simulate.law import Law
+from ridgeline.simulate.law import Law, load_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Drawn, Metrics, measure
 from ridgeline.simulate.run import Watch, run
@@ -53,9 +53,19 @@ class Findings:
         return self.metrics.found >= _SHARED
 
     @property
-    def wall(self) -> float | None:
-        """Requests a second with which, by the load law, all replicas together do not keep up; None of users."""
+    def law_wall(self) -> float | None:
+        """Requests a second from which, by the load law, all replicas together do not keep up; None of users."""
         return None if self.law is None else self.law.wall * self.asked.fleet.replicas
+
+    @property
+    def wall(self) -> float | None:
+        """The same of the replicas or of their front, whichever is sooner."""
+        return None if self.law_wall is None else min(self.law_wall, self.metrics.front_wall)
+
+    @property
+    def front_first(self) -> bool:
+        """Whether the front does not keep up, and would not at rates that the replicas answer."""
+        return self.metrics.front_overloaded and self.metrics.front_wall == (self.wall or self.metrics.front_wall)
 
     @property
     def has_latencies(self) -> bool:
@@ -155,11 +165,10 @@ def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> 
 def simulate(
     asked: Asked,
     progress: Callable[[str], Watch] | None = None,
-    law: Callable[[Metrics], Law] | None = None,
     loop: Callable[[Metrics], float] | None = None,
 ) -> Findings:
     """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
-    run, what watches it."""
+    run, what watches it. loop: the law of users who ask again at once, where that is what is asked."""
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 
@@ -174,9 +183,14 @@ def simulate(
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
     lawful = asked.fleet.equal and metrics.counts["ok"] > 0 and metrics.found < _SHARED
-    by_rate = law(metrics) if law is not None and lawful and asked.open_loop else None
+    by_rate = law_at(asked, metrics, metrics.offered) if lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
     return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
+
+
+def law_at(asked: Asked, metrics: Metrics, rate: float) -> Law:
+    """Of one of equal replicas, at its share of a rate, for requests like those that were answered."""
+    return load_law(asked.machine, rate / asked.fleet.replicas, round(metrics.input), round(metrics.output))
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ class FrontCore:
         self._told = self._asked = 0  # when the messages of steps are done, and what requests take
         self._read = self._latest = 0  # when the last request is read, and all is done that was given
         self._messages, self._all = _Share(), _Share()
+        self.work = 0
+        """Nanoseconds of all that it was given."""
 
     @property
     def free(self) -> int:
@@ -105,6 +107,7 @@ class FrontCore:
         self._serve(self._told, self._costs.answer)
 
     def _tell(self, now: int, cost: int) -> None:
+        self.work += cost
         for share in (self._messages, self._all):
             share.add(now, cost)
         self._told = max(self._told, now) + cost
@@ -114,6 +117,7 @@ class FrontCore:
         no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4)."""
         shared = now + self._all.stretched(now, cost)
         self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
+        self.work += cost
         self._all.add(now, cost)
         done = max(self._asked, shared)
         self._latest = max(self._latest, done)

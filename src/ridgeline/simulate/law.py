@@ -7,7 +7,11 @@ on:
 
     s = a + b lambda L s + P lambda s        so that        TPOT = a / (1 - rho),  rho = lambda (P + L b)
 
-b and P are taken where the replica works: at as many sequences as the law itself finds.
+b and P are taken where the replica works: at as many sequences as the law itself finds. Of requests with I tokens in,
+no more run side by side than have a place and pages, nor than leave room for their prompts: a step of T positions has
+B = T L / (I + L) that decode, beside the prompts that come meanwhile. Where as many run as may, lambda L s is that B:
+
+    wall = B / (L a + B (P + L b))
 
 n users who ask again at once have n sequences in every step, and L steps bring each of them an answer. In n of these a
 prompt runs beside n - 1 sequences that decode, in the others n sequences decode, so that n L tokens take
@@ -22,35 +26,37 @@ from dataclasses import dataclass
 
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.plan.case import Case
+from ridgeline.simulate.replica import Machine
 
 _ROUNDS = 4  # from any batch the next is nearer: b and P change little with it
-_FIRST, _MOST = 64, 4096  # sequences
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """alone: seconds of a decode step of one sequence (a). each: what one more adds (b). prompt: what a prompt adds to
-    the step, or steps, that run it (P). load: rho; from 1 on nothing keeps up. tpot: seconds; None there. wall:
-    requests a second at which load is 1."""
+    """load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is so. most:
+    requests that may decode side by side (B)."""
 
-    alone: float
-    each: float
-    prompt: float
     load: float
     tpot: float | None
     wall: float
+    most: float
 
 
-def load_law(case: Case, rate: float, input: int, output: int, step_tokens: int) -> Law:
+def load_law(machine: Machine, rate: float, input: int, output: int) -> Law:
     """For requests of so many tokens in and out, `rate` a second."""
-    batch = _FIRST
-    found = _law(case, rate, input, output, step_tokens, batch)
+    most = _most(machine, input, output)
+    alone, request = _costs(machine, input, output, most)
+    wall = most / (output * alone + most * request)
+    if rate >= wall:
+        return Law(rate * request, None, wall, most)
     for _ in range(_ROUNDS):
-        if found.tpot is None:
+        batch = min(most, rate * output * alone / (1 - rate * request))
+        _, nearer = _costs(machine, input, output, batch)
+        if rate * nearer >= 1:  # few sequences may cost more each than many do
             break
-        batch = max(2, min(_MOST, round(rate * output * found.tpot)))
-        found = _law(case, rate, input, output, step_tokens, batch)
-    return found
+        request = nearer
+    load = rate * request
+    return Law(load, alone / (1 - load), wall, most)
 
 
 def loop_law(case: Case, users: int, input: int, output: int, step_tokens: int) -> float:
@@ -62,15 +68,21 @@ def loop_law(case: Case, users: int, input: int, output: int, step_tokens: int) 
     return users * output / ((steps - users * len(mixed)) * plain + users * sum(mixed))
 
 
-def _law(case: Case, rate: float, input: int, output: int, step_tokens: int, batch: int) -> Law:
-    context = input + max(1, output // 2)
-    batch = max(2, min(batch, step_tokens // 2))  # a step has room for prompts beside it
-    alone, many = (_seconds(case, Work.decode([context] * count, case.price.reaches)) for count in (1, batch))
-    each = max(0.0, (many - alone) / (batch - 1))
-    mixed = _mixed(case, input, [context] * batch, step_tokens)
-    prompt = sum(mixed) - len(mixed) * many
-    load, wall = rate * (prompt + output * each), 1 / (prompt + output * each)
-    return Law(alone, each, prompt, load, alone / (1 - load) if load < 1 else None, wall)
+def _most(machine: Machine, input: int, output: int) -> float:
+    """B: of places, of pages, and of what leaves room for prompts."""
+    limits, layout = machine.limits, machine.layout
+    kept = layout.users(input + output // 2, limits.tokens)
+    return max(1.0, min(limits.requests, kept, limits.tokens * output / (input + output)))
+
+
+def _costs(machine: Machine, input: int, output: int, batch: float) -> tuple[float, float]:
+    """Seconds of a decode step of one (a), and what a request adds to steps beside so many others (P + L b)."""
+    case, step_tokens, context = machine.case, machine.limits.tokens, input + max(1, output // 2)
+    many = max(2, min(round(batch), step_tokens // 2))  # a step has room for prompts beside it
+    alone, all = (_seconds(case, Work.decode([context] * count, case.price.reaches)) for count in (1, many))
+    mixed = _mixed(case, input, [context] * many, step_tokens)
+    each = max(0.0, (all - alone) / (many - 1))
+    return alone, sum(mixed) - len(mixed) * all + output * each
 
 
 def _mixed(case: Case, prompt: int, others: list[int], step_tokens: int) -> list[float]:

@@ -99,7 +99,7 @@ class Gaps:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
-    pages that the pool of each has, requests and pages that were left at the end."""
+    pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work of the front."""
 
     preemptions: int
     wasted: int
@@ -107,6 +107,7 @@ class Totals:
     pages: tuple[int, ...]
     left: int
     held: int
+    front: int | None
 
 
 class Log:

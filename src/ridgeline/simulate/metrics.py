@@ -16,7 +16,7 @@ from ridgeline.simulate.columns import Columns, Ints, distribution, ints
 from ridgeline.simulate.log import HELD, OUTCOMES, Log
 from ridgeline.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.traffic.slo import SLO
-from ridgeline.traffic.steadiness import Steadiness, steadiness
+from ridgeline.traffic.steadiness import FALLING_BEHIND, SURE, Steadiness, steadiness
 from ridgeline.traffic.summary import Goodput
 
 _SAMPLES = 400  # moments at which requests under way are counted
@@ -60,7 +60,8 @@ class Metrics:
     seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
     in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
-    requests. replicas: that were there, on average over the run. drawn, steadiness: None of users, the latter too where
+    requests. replicas: that were there, on average over the run. front: seconds of work that the front is given each
+    second; None without one. drawn, steadiness: None of users, the latter too where
     there is too little to see. classes: of each class of requests, where there are several."""
 
     counts: dict[str, int]
@@ -82,6 +83,7 @@ class Metrics:
     wasted: int
     steps: StepShares
     replicas: float
+    front: float | None
     steadiness: Steadiness | None
     drawn: Drawn | None
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
@@ -94,7 +96,20 @@ class Metrics:
     @property
     def overloaded(self) -> bool:
         """Whether the replicas fall behind, of what comes by itself: then latencies only say how long one looked."""
-        return self.counts["ok"] > 0 and self.steadiness is not None and self.steadiness.overloaded
+        known = self.counts["ok"] > 0 and self.steadiness is not None
+        return known and (self.front_overloaded or (self.steadiness is not None and self.steadiness.overloaded))
+
+    @property
+    def front_wall(self) -> float:
+        """Requests a second from which the front does not keep up; infinite without one."""
+        return self.offered / self.front if self.front else math.inf
+
+    @property
+    def front_overloaded(self) -> bool:
+        """Whether the front does not keep up: more than 5 % of what comes is left each second, as of `steadiness`, and
+        by more than the draw of so many requests would make."""
+        left = 1 - 1 / max(1.0, self.front or 0.0)
+        return left > FALLING_BEHIND and left * self.total > SURE * math.sqrt(self.total)
 
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
@@ -145,6 +160,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         wasted=log.totals.wasted,
         steps=_shares(log, since),
         replicas=sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
+        front=_front(log, (len(arrivals) - 1) / span if span else 0.0),
         steadiness=_steadiness(requests, span) if open_loop else None,
         drawn=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
         classes=by_class(requests, answered, counted, slo, duration) if classed else {},
@@ -228,6 +244,12 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
     rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
     under_way = zip((moments / 1e9).tolist(), counts.astype(float).tolist(), strict=True)
     return steadiness(list(under_way), list(waits), rate)
+
+
+def _front(log: Log, rate: float) -> float | None:
+    """Of requests that come at this rate, each of which is as much work as they are on average."""
+    assert log.totals is not None, "the run has not ended"
+    return None if log.totals.front is None else log.totals.front / 1e9 / max(1, len(log.requests)) * rate
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -271,4 +271,5 @@ class _Run:
             tuple(engine.ledger.pool.size for engine in engines),
             sum(len(engine.requests) for engine in engines),
             sum(each.held_pages for each in stats),
+            None if self.front is None else self.front.work,
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 FALLING_BEHIND = 0.05  # of the arrivals: growth of what is under way from which a server does not keep up
+SURE = 3.0  # standard errors of the slope, with ten blocks about 1 in 100 by chance; and of a count, for the rise
 _BLOCKS = 10
-_SURE = 3.0  # standard errors of the slope, with ten blocks about 1 in 100 by chance; and of a count, for the rise
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ def steadiness(
     if grown is None or waited is None:
         return None
     (growth, growth_error), (ttft_growth, ttft_error) = grown, waited
-    sure = growth > _SURE * growth_error and ttft_growth > _SURE * ttft_error
+    sure = growth > SURE * growth_error and ttft_growth > SURE * ttft_error
     late = _late(under_way)
     rise = growth * (late[-1][0] - late[0][0])
-    by_more = rise > _SURE * math.sqrt(1 + sum(count for _, count in late) / len(late))
+    by_more = rise > SURE * math.sqrt(1 + sum(count for _, count in late) / len(late))
     return Steadiness(growth, ttft_growth, sure and by_more and growth > FALLING_BEHIND * rate)
 
 
