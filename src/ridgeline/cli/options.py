@@ -324,12 +324,17 @@ def parse_tokens(text: str, option: str) -> int:
     return int(count)
 
 
-def parse_seconds(text: str, option: str) -> float:
-    """Seconds of `500ms`, `2s`, `50 us`, `10m` or `1h`. Raises ValueError naming the option: times carry units here."""
+def parse_nanoseconds(text: str, option: str) -> int:
+    """Of `500ms`, `2s`, `50 us`, `10m` or `1h`. Raises ValueError naming the option: times carry units here."""
     nanoseconds = parse_time(text)
     if not nanoseconds:
         raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s, up to a year")
-    return nanoseconds / 1e9
+    return nanoseconds
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """The same in seconds."""
+    return parse_nanoseconds(text, option) / 1e9
 
 
 def parse_dollars(text: str, option: str) -> float:

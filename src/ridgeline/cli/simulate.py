@@ -82,7 +82,7 @@ def simulate(
         say(unknown)
     if judged.divide is not None:
         check_comparable(asked)
-    with _progress() as progress:
+    with _progress(traffic) as progress:
         started = time.monotonic()
         found = _at_capacity(asked, traffic, progress) if judged.capacity else _found(asked, traffic, progress)
         took = time.monotonic() - started
@@ -305,17 +305,20 @@ def _write(found: Findings, output: OutputFlags) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], Watch]]:
-    """How far a run is, in a line on stderr that changes; nothing where that is not a terminal."""
+def _progress(traffic: TrafficFlags) -> Iterator[Callable[[str], Watch]]:
+    """How far a run is, and of how much where that is stated, in a line on stderr that changes; nothing where that is
+    not a terminal."""
     if not err.is_terminal:
         yield lambda name: lambda log: None
         return
+    end = "" if traffic.until is None else f" of {traffic.until / 1e9:,.0f}"
+    most = "" if traffic.requests is None or traffic.turns > 1 else f" of {traffic.requests:,}"
     with err.status("") as status:
 
         def watched(name: str) -> Watch:
             def watch(log: Log) -> None:
                 at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
-                status.update(printable(f"{name}: {at:,.1f} s simulated, {len(log.requests):,} requests"))
+                status.update(printable(f"{name}: {at:,.1f}{end} s simulated, {len(log.requests):,}{most} requests"))
 
             return watch
 

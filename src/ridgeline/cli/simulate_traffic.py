@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ridgeline.cli import options
-from ridgeline.cli.options import parse_seconds
+from ridgeline.cli.options import parse_nanoseconds
 from ridgeline.simulate.capacity import REQUESTS
 from ridgeline.traffic import arrivals
 from ridgeline.traffic.conversations import Conversations, Questions
@@ -172,8 +172,8 @@ class TrafficFlags:
         if self.profile is not None:
             parse_profile(self.profile)
         lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
-        think = 0 if self.think is None else round(parse_seconds(self.think, "--think") * 1e9)
-        made = partial(self._offered, lengths, self._until(), think)
+        think = 0 if self.think is None else parse_nanoseconds(self.think, "--think")
+        made = partial(self._offered, lengths, self.until, think)
         made()  # a file that cannot be read is refused before a model is built
         return made
 
@@ -187,14 +187,15 @@ class TrafficFlags:
         texts = (("--input", self.input or _INPUT), ("--output", self.output or _OUTPUT))
         return any(isinstance(parse_lengths(text, option), Fixed) for option, text in texts)
 
-    def _until(self) -> int | None:
-        """Nanoseconds after which none come."""
+    @property
+    def until(self) -> int | None:
+        """Nanoseconds after which none come; None where something else ends them. Raises ValueError."""
         text = self.duration
         if text is None:
             if self.requests is not None or (self.trace is not None and self.open_loop and self.rate is None):
                 return None
             text = _DURATION
-        return round(parse_seconds(text, "--duration") * 1e9)
+        return parse_nanoseconds(text, "--duration")
 
     def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: int) -> Offered:
         requests = self._requests(lengths)
