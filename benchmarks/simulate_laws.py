@@ -1,4 +1,4 @@
-"""Formulas beside simulations: the plan's closed loop of users, and the load law of steady arrivals.
+"""Formulas beside simulations: the plan's closed loop of users, the load law of steady arrivals, and its wall.
 
     python benchmarks/simulate_laws.py [--model llama-3-8b] [--device h100-sxm]
 
@@ -29,8 +29,20 @@ from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn, spread
 
 CASES = ((100, 64), (500, 100), (1000, 50), (2000, 128))
 USERS = (1, 2, 4, 8, 16)
-LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+SHARES = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # of the wall
 EACH = 25  # requests of a user
+OVER = 1.5  # of the wall: a rate at which nothing keeps up
+WALLS = (  # positions a step, requests at a time, pages (all that there are), tokens in and out
+    (2048, 256, None, 925, 266),
+    (256, 256, None, 925, 266),
+    (64, 256, None, 925, 266),
+    (2048, 16, None, 925, 266),
+    (2048, 256, 3000, 925, 266),
+    (2048, 1024, None, 100, 500),
+    (512, 256, None, 2000, 20),
+    (8192, 256, None, 8000, 100),
+    (2048, 256, 900, 300, 40),
+)
 
 
 def steady_rate(log: Log) -> float:
@@ -59,10 +71,10 @@ def closed_loop(case: Case) -> None:
 
 
 def law(case: Case) -> None:
-    """A line a load."""
+    """A line a rate."""
     machine = machine_of(case, Limits())
     wall = load_law(machine, 1.0, 925, 266).wall
-    for share in LOADS:
+    for share in SHARES:
         rate = share * wall
         asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
         found = measure(run(machine, OpenLoop(bounded(asked, None, 90 * SECOND))), None, open_loop=True)
@@ -74,8 +86,23 @@ def law(case: Case) -> None:
         print("| " + " | ".join(cells) + f" | {tpot.mean / expected.tpot - 1:+.1%} |", flush=True)
 
 
+def walls(case: Case) -> None:
+    """A line a replica: its wall, and what it answers in the second half of a run in which half as much again comes."""
+    for tokens, requests, pages, given, made in WALLS:
+        machine = machine_of(case, Limits(tokens=tokens, requests=requests), pages=pages)
+        found = load_law(machine, 1.0, given, made)
+        rate = OVER * found.wall
+        asked = drawn(poisson(rate, 0), spread(Fixed(given)), spread(Fixed(made)), 0)
+        log = run(machine, OpenLoop(bounded(asked, None, round(max(60, 300 / rate) * SECOND))))
+        last, over = log.requests.arrived[-1], np.asarray(log.requests.last)
+        answered = float(((over > last / 2) & (over <= last)).sum()) / (last / 2) * SECOND
+        cells = (f"{tokens:,}", f"{requests:,}", "" if pages is None else f"{pages:,}", f"{given:,}", f"{made}")
+        figures = f"{found.most:.0f} | {found.wall:.2f} | {answered:.2f} | {found.wall / answered - 1:+.1%}"
+        print("| " + " | ".join(cells) + f" | {figures} |", flush=True)
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama-3-8b")
     parser.add_argument("--device", default="h100-sxm")
@@ -84,6 +111,7 @@ def main() -> None:
     case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
     closed_loop(case)
     law(case)
+    walls(case)
 
 
 if __name__ == "__main__":
