@@ -18,8 +18,8 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.serving import Serving
-from ridgeline.simulate.law import load_law, loop_law
-from ridgeline.simulate.log import Log
+from ridgeline.simulate.law import load_law, load_wall, loop_law
+from ridgeline.simulate.log import OUTCOMES, Log
 from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
@@ -32,16 +32,18 @@ USERS = (1, 2, 4, 8, 16)
 SHARES = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # of the wall
 EACH = 25  # requests of a user
 OVER = 1.5  # of the wall: a rate at which nothing keeps up
-WALLS = (  # positions a step, requests at a time, pages (all that there are), tokens in and out
-    (2048, 256, None, 925, 266),
-    (256, 256, None, 925, 266),
-    (64, 256, None, 925, 266),
-    (2048, 16, None, 925, 266),
-    (2048, 256, 3000, 925, 266),
-    (2048, 1024, None, 100, 500),
-    (512, 256, None, 2000, 20),
-    (8192, 256, None, 8000, 100),
-    (2048, 256, 900, 300, 40),
+WALLS = (  # limits, pages (all that there are), tokens in and out
+    (Limits(2048, 256), None, 925, 266),
+    (Limits(256, 256), None, 925, 266),
+    (Limits(64, 256), None, 925, 266),
+    (Limits(2048, 16), None, 925, 266),
+    (Limits(2048, 256), 3000, 925, 266),
+    (Limits(2048, 1024), None, 100, 500),
+    (Limits(8192, 256), None, 7000, 100),
+    (Limits(512, 256), None, 2000, 20),
+    (Limits(2048, 16, 64), None, 2000, 20),
+    (Limits(2048, 256), 900, 300, 40),
+    (Limits(512, 256), None, 6000, 1),
 )
 
 
@@ -65,7 +67,7 @@ def closed_loop(case: Case) -> None:
             asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * EACH, None)
             simulated = steady_rate(run(machine, Users(users, 0, asked, None, 1)))
             apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
-            apart["law.py"].append(simulated / loop_law(case, users, given, made, Limits().tokens) - 1)
+            apart["law.py"].append(simulated / loop_law(machine, users, given, made) - 1)
         for law, each in apart.items():
             print(f"| {given:,} | {made} | {law} | " + " | ".join(f"{one:+.1%}" for one in each) + " |", flush=True)
 
@@ -73,7 +75,7 @@ def closed_loop(case: Case) -> None:
 def law(case: Case) -> None:
     """A line a rate."""
     machine = machine_of(case, Limits())
-    wall = load_law(machine, 1.0, 925, 266).wall
+    wall = load_wall(machine, 925, 266)
     for share in SHARES:
         rate = share * wall
         asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
@@ -88,16 +90,18 @@ def law(case: Case) -> None:
 
 def walls(case: Case) -> None:
     """A line a replica: its wall, and what it answers in the second half of a run in which half as much again comes."""
-    for tokens, requests, pages, given, made in WALLS:
-        machine = machine_of(case, Limits(tokens=tokens, requests=requests), pages=pages)
-        found = load_law(machine, 1.0, given, made)
-        rate = OVER * found.wall
+    for limits, pages, given, made in WALLS:
+        machine = machine_of(case, limits, pages=pages)
+        wall = load_wall(machine, given, made)
+        rate = OVER * wall
         asked = drawn(poisson(rate, 0), spread(Fixed(given)), spread(Fixed(made)), 0)
-        log = run(machine, OpenLoop(bounded(asked, None, round(max(60, 300 / rate) * SECOND))))
+        log = run(machine, OpenLoop(bounded(asked, None, round(max(60, 600 / rate) * SECOND))))
+        assert set(log.requests.outcome) == {OUTCOMES.index("ok")}, "some were refused, so that fewer came"
         last, over = log.requests.arrived[-1], np.asarray(log.requests.last)
         answered = float(((over > last / 2) & (over <= last)).sum()) / (last / 2) * SECOND
-        cells = (f"{tokens:,}", f"{requests:,}", "" if pages is None else f"{pages:,}", f"{given:,}", f"{made}")
-        figures = f"{found.most:.0f} | {found.wall:.2f} | {answered:.2f} | {found.wall / answered - 1:+.1%}"
+        chunk = "" if limits.chunk is None else f"{limits.chunk}"
+        cells = (f"{limits.tokens:,}", f"{limits.requests:,}", chunk, "" if pages is None else f"{pages:,}")
+        figures = f"{given:,} | {made} | {wall:.2f} | {answered:.2f} | {wall / answered - 1:+.1%}"
         print("| " + " | ".join(cells) + f" | {figures} |", flush=True)
 
 

@@ -23,6 +23,7 @@ from ridgeline.traffic.arrivals import poisson
 from ridgeline.traffic.lengths import Uniform
 from ridgeline.traffic.offered import OpenLoop, bounded, drawn
 from ridgeline.traffic.slo import parse_slo
+from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, card, case
 
@@ -79,13 +80,15 @@ def test_one_card_that_does_is_the_best() -> None:
     assert fewer.gain.mid == pytest.approx(3.0)
 
 
-def test_where_what_is_good_came_before_what_counts() -> None:
-    """There is a share of good requests then, and no rate of them."""
-    found = divide(asked(5.0, "ttft=1s"), 1, on).own
-    goodput = replace(found.option.metrics.goodput, good=0, rate=0.0)  # type: ignore[type-var]
-    late = replace(found, option=replace(found.option, metrics=replace(found.option.metrics, goodput=goodput)))
-    assert late.option.share > 0
-    assert late.thousand == math.inf
+def test_dollars_go_by_what_decides() -> None:
+    """The best is the cheapest for what is good, by one count of requests, whatever each took to empty."""
+    for rate in (5.0, 60.0):
+        found = divide(asked(rate, "ttft=150ms"), 8, on)
+        assert found.best.thousand == min(each.thousand for each in found.tried)
+        products = [each.thousand * each.value for each in found.tried if each.value]
+        assert products == pytest.approx([products[0]] * len(products))
+    at_once = replace(asked(5.0, "ttft=10s"), offered=lambda: OpenLoop([TraceRequest(0, 100, 9)] * 40))
+    assert 0 < divide(at_once, 1, on).own.thousand < math.inf
 
 
 def test_what_is_refused() -> None:

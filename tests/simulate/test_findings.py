@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeline.document.html import html
-from ridgeline.document.numbers import percent
+from ridgeline.document.numbers import percent, three
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.device import HourlyPrice
@@ -144,6 +145,60 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) ->
     without = found(at_rate(rate, 300), machine(on=PRICED), error=0.0)
     assert without.metrics.front is None
     assert "--front" not in dict(answer(without))["limit"]
+
+
+def test_a_front_is_blamed_for_what_it_does_alone() -> None:
+    """Not where replicas fall behind as well, nor for users, who wait for it; steps that few requests share say nothing
+    of its wall."""
+    slow, tight = Fleet(front=Front(answer=2_000_000)), machine(Limits(tokens=512, requests=1), on=PRICED)
+    both = found(at_rate(1500.0, 300), tight, error=0.0, fleet=slow)
+    lines = dict(answer(both))
+    assert both.verdict == "overloaded"
+    assert lines["limit"].endswith("the server's own core (--front) is given 2.93 s of work each second")
+    assert re.search(
+        r"take --replicas \d+, .*; the server's own core \(--front\) carries no more than 500 a second", lines["advice"]
+    )
+
+    asked = drawn(constant(1.0), Fixed(100), Fixed(20), 1)
+    users = found(
+        lambda: Users(8, 0, bounded(asked, 200, None), None, 1),
+        machine(on=PRICED),
+        error=0.0,
+        open_loop=False,
+        fleet=slow,
+    )
+    assert users.verdict == "closed loop"
+    assert users.metrics.front == pytest.approx(200 * 2_000_000 / users.log.end)
+    assert users.metrics.front_wall == math.inf
+    assert "the server's own core (--front) works" in dict(answer(users))["limit"]
+
+    per_step = found(at_rate(20.0, 40), machine(on=PRICED), error=0.0, fleet=Fleet(front=Front(step=100_000)))
+    assert per_step.metrics.front is not None
+    assert 0 < per_step.metrics.front < 1
+    assert per_step.metrics.front_wall == math.inf
+    assert per_step.wall == per_step.law_wall
+    assert findings_json(per_step)["metrics"]["front"] == per_step.metrics.front
+
+    one = found(lambda: OpenLoop([TraceRequest(0, 40, 5)]), machine(on=PRICED), error=0.0, fleet=slow)
+    assert one.verdict == "too short to tell"
+    assert one.metrics.front == pytest.approx(2_000_000 / one.log.end)
+
+
+def test_what_is_answered_in_the_warm_up_alone_has_no_law() -> None:
+    """Two long answers, and then only what is too long: there is nothing to say, and nothing fails."""
+    requests = [TraceRequest(at, 10, 300) for at in (0, 1_000)]
+    refused = [TraceRequest(at * 10**6, 10**6, 10) for at in range(1, 40)]
+    run = found(lambda: OpenLoop([*requests, *refused]), machine(on=PRICED), error=0.0)
+    assert run.metrics.output == 0
+    assert run.law is None
+    assert "cannot run" in dict(answer(run))["advice"]
+
+
+def test_the_wall_is_of_all_replicas() -> None:
+    fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=Fleet(3))
+    assert fleet.law is not None
+    assert fleet.wall == 3 * fleet.law.wall
+    assert f"above {three(fleet.wall)} requests a second" in dict(answer(fleet))["law"]
 
 
 def test_a_backlog_is_told(steady: Findings) -> None:

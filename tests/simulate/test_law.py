@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from ridgeline.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup
-from ridgeline.simulate.law import load_law, loop_law
+from ridgeline.simulate.law import load_curve, load_law, load_wall, loop_law
 from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import measure
 from ridgeline.simulate.run import run
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic.arrivals import SECOND, constant, poisson
@@ -38,30 +40,63 @@ def half_way(log: Log) -> float:
 def test_users_get_what_the_law_says(case: Case, given: int, made: int, users: int, tokens: int) -> None:
     """Within 2 %, prompts that run in several steps too."""
     asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * 25, None)
-    log = run(machine_of(case, Limits(tokens=tokens)), Users(users, 0, asked, None, 1))
-    assert half_way(log) == pytest.approx(loop_law(case, users, given, made, tokens), rel=0.02)
+    machine = machine_of(case, Limits(tokens=tokens))
+    log = run(machine, Users(users, 0, asked, None, 1))
+    assert half_way(log) == pytest.approx(loop_law(machine, users, given, made), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("given", "made", "limits", "pages"),
-    [
-        (925, 266, Limits(tokens=2048), None),
-        (300, 40, Limits(tokens=64), None),
-        (300, 40, Limits(tokens=2048, requests=7), None),
-        (300, 120, Limits(tokens=2048), 900),
-        (2000, 20, Limits(tokens=512), None),
-    ],
+WALLS = (
+    (925, 266, Limits(tokens=2048), None),
+    (300, 40, Limits(tokens=64), None),
+    (300, 40, Limits(tokens=2048, requests=7), None),
+    (300, 120, Limits(tokens=2048), 900),
+    (2000, 20, Limits(tokens=512), None),
+    (2000, 20, Limits(tokens=2048, requests=16, chunk=64), None),
+    (6000, 1, Limits(tokens=512), None),
 )
+
+
+@pytest.mark.parametrize(("given", "made", "limits", "pages"), WALLS)
 def test_a_replica_answers_what_the_law_has_it_answer(
     case: Case, given: int, made: int, limits: Limits, pages: int | None
 ) -> None:
-    """Within 5 %, of twice what the law says that it keeps up with: whatever it is that holds requests back."""
+    """Within 8 %, of twice what the law says that it keeps up with: whatever it is that holds requests back."""
     machine = machine_of(case, limits, pages=pages)
-    wall = load_law(machine, 1.0, given, made).wall
+    wall = load_wall(machine, given, made)
     offered = OpenLoop(bounded(drawn(poisson(2 * wall, 3), spread(Fixed(given)), spread(Fixed(made)), 3), 900, None))
     log = run(machine, offered)
     answered = np.sort(np.asarray(log.requests.last))[200:450]
-    assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.05)
-    beyond, below = (load_law(machine, share * wall, given, made) for share in (1.01, 0.99))
-    assert beyond.tpot is None
-    assert below.tpot is not None
+    assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("model", "rates"), [("llama-3-8b", (2.0, 10.0, 20.0)), ("gpt-oss-20b", (3.0, 30.0)), ("gemma-3-12b", (8.0,))]
+)
+def test_tokens_take_what_the_law_says(model: str, rates: tuple[float, ...]) -> None:
+    """Within 4 %: also of a mixture, whose steps read more experts for each that is new, and of windows."""
+    card = load_card("h100-sxm")
+    machine = machine_of(ModelCache(open_source(model).config).case(Setup(card, engine=usual_engine(card))), Limits())
+    for rate in rates:
+        asked = drawn(poisson(rate, 0), spread(Fixed(600)), spread(Fixed(150)), 0)
+        found = measure(run(machine, OpenLoop(bounded(asked, 600, None))), None, open_loop=True)
+        law, tpot = load_law(machine, found.offered, round(found.input), round(found.output)), found.latencies["TPOT"]
+        assert tpot is not None
+        assert law.tpot == pytest.approx(tpot.mean, rel=0.04)
+
+
+@pytest.mark.parametrize(("given", "made", "limits", "pages"), WALLS)
+def test_more_requests_make_tokens_later_up_to_the_wall(
+    case: Case, given: int, made: int, limits: Limits, pages: int | None
+) -> None:
+    """And from there on there is none; the curve goes through what the law says."""
+    machine = machine_of(case, limits, pages=pages)
+    wall = load_wall(machine, given, made)
+    laws = [load_law(machine, wall * share / 20, given, made) for share in range(1, 23)]
+    tpots = [law.tpot for law in laws]
+    assert tpots[19:] == [None, None, None]
+    below = [tpot for tpot in tpots if tpot is not None]
+    assert len(below) == 19
+    assert below == sorted(below)
+    for rate, tpot in load_curve(machine, given, made):
+        if rate < wall:
+            assert load_law(machine, rate * 0.9999, given, made).tpot == pytest.approx(tpot, rel=0.02)

@@ -40,7 +40,7 @@ from ridgeline.simulate.export import findings_json
 from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
 from ridgeline.simulate.front import parse_front
-from ridgeline.simulate.law import load_law, loop_law
+from ridgeline.simulate.law import load_wall, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
@@ -250,7 +250,7 @@ def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
     """Of all replicas, with so many users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
     sizes = round(metrics.input), max(1, round(metrics.output))
-    return replicas * loop_law(machine.case, users, *sizes, machine.limits.tokens)
+    return replicas * loop_law(machine, users, *sizes)
 
 
 def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
@@ -263,7 +263,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], 
 
     given, made, classes = sizes_and_classes(asked.offered())
     check_classes(asked.slo, classes)
-    start = _BELOW_WALL * asked.fleet.size * load_law(machine, 1.0, given, made).wall / traffic.turns
+    start = _BELOW_WALL * asked.fleet.size * load_wall(machine, given, made) / traffic.turns
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
@@ -311,14 +311,14 @@ def _progress(traffic: TrafficFlags) -> Iterator[Callable[[str], Watch]]:
     if not err.is_terminal:
         yield lambda name: lambda log: None
         return
-    end = "" if traffic.until is None else f" of {traffic.until / 1e9:,.0f}"
+    end = "" if traffic.until is None else f" (requests come for {traffic.until / 1e9:,.0f} s)"
     most = "" if traffic.requests is None or traffic.turns > 1 else f" of {traffic.requests:,}"
     with err.status("") as status:
 
         def watched(name: str) -> Watch:
             def watch(log: Log) -> None:
                 at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
-                status.update(printable(f"{name}: {at:,.1f}{end} s simulated, {len(log.requests):,}{most} requests"))
+                status.update(printable(f"{name}: {at:,.1f} s simulated{end}, {len(log.requests):,}{most} requests"))
 
             return watch
 

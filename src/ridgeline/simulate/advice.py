@@ -5,8 +5,7 @@ import math
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.ops.work import Segment, Work
 from ridgeline.simulate.findings import Findings
-from ridgeline.simulate.handover import kept_bytes
-from ridgeline.simulate.law import load_law
+from ridgeline.simulate.law import load_wall
 from ridgeline.simulate.metrics import Metrics
 from ridgeline.traffic.routers import BLIND
 
@@ -37,10 +36,10 @@ def advice(findings: Findings) -> str:
                 "requests a second, whatever the cards do: let it do less for each token or request, or take several "
                 "servers."
             )
-        if (carried := _over_the_link(findings)) < metrics.offered:
+        if findings.link_wall < metrics.offered:
             return (
-                f"The link carries {three(carried)} prompts a second of {three(metrics.offered)}: take a faster "
-                "--link, or leave --split out."
+                f"The link carries {three(findings.link_wall)} prompts a second of {three(metrics.offered)}: take a "
+                "faster --link, or leave --split out."
             )
         positions = metrics.steps.held["positions"]
         if positions > _MOSTLY and metrics.steps.compute < _MOSTLY:  # larger steps would hardly take longer
@@ -50,7 +49,7 @@ def advice(findings: Findings) -> str:
             )
         return (
             f"It answers {three(_answered(metrics))} of {three(metrics.offered)} requests a second, {_for(metrics)}: "
-            f"{_more(findings)}, or take a faster card (ridgeline plan --compare)."
+            f"{_more(findings)}, or take a faster card (ridgeline plan --compare){_front_too(metrics)}."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
@@ -74,12 +73,11 @@ def advice(findings: Findings) -> str:
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
 
 
-def _over_the_link(findings: Findings) -> float:
-    """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
-    asked = findings.asked
-    if asked.fleet.split is None:
-        return math.inf
-    return asked.fleet.split.bandwidth / kept_bytes(asked.machine.case, max(1, round(findings.metrics.input)))
+def _front_too(metrics: Metrics) -> str:
+    """What else would have to change, where the front carries less than comes."""
+    if not metrics.front_overloaded:
+        return ""
+    return f"; the server's own core (--front) carries no more than {three(metrics.front_wall)} a second either"
 
 
 def _fewer_bits(findings: Findings) -> str:
@@ -120,8 +118,8 @@ def _enough(findings: Findings) -> int:
     """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
     load law has them answer of it."""
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
-    rate, sizes = metrics.offered / fleet.size, (max(1, round(metrics.input)), max(1, round(metrics.output)))
-    own, *others = (load_law(each, rate, *sizes).wall for each in (machine, *fleet.others))
+    sizes = max(1, round(metrics.input)), max(1, round(metrics.output))
+    own, *others = (load_wall(each, *sizes) for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
     return math.ceil((wanted - sum(others)) / own)
 

@@ -87,7 +87,7 @@ class Option:
         return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
 
     def beside(self, other: "Option") -> "Option":
-        """The same by the requests that are counted of another one."""
+        """This one, compared by the requests that another one counts."""
         return replace(self, counted=other.counted)
 
     def late(self, name: str) -> float:

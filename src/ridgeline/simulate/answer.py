@@ -302,9 +302,12 @@ def _limit(findings: Findings) -> str:
     front = findings.metrics.front
     if front is None:
         return said
+    core = "the server's own core (--front)"
     if findings.front_first:
-        return f"the server's own core (--front), which is given {three(front)} s of work each second; {said}"
-    return f"{said}; the server's own core (--front) works {percent(front)} of the time"
+        return f"{core}, which is given {three(front)} s of work each second; {said}"
+    if front > 1:
+        return f"{said}; {core} is given {three(front)} s of work each second"
+    return f"{said}; {core} works {percent(front)} of the time"
 
 
 def _cost(findings: Findings) -> str:

@@ -8,7 +8,8 @@ from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.columns import Columns
 from ridgeline.simulate.export import LONGEST_SERIES, per_second
-from ridgeline.simulate.findings import Findings, law_at
+from ridgeline.simulate.findings import Findings
+from ridgeline.simulate.law import load_curve
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import warm_up
 from ridgeline.traffic.series import cumulative
@@ -55,11 +56,12 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
 
 def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
-    if findings.law_wall is None or findings.asked.rated != "requests":
+    asked, metrics = findings.asked, findings.metrics
+    if findings.law_wall is None or asked.rated != "requests":
         return ()
-    rates = [min(most, 0.9 * findings.law_wall) * at / 40 for at in range(1, 41)]
-    laws = [(rate, law_at(findings.asked, findings.metrics, rate)) for rate in rates]
-    points = tuple((rate, law.tpot * 1e3) for rate, law in laws if law.tpot is not None)
+    curve = load_curve(asked.machine, round(metrics.input), round(metrics.output))
+    highest, replicas = min(most, 0.9 * findings.law_wall), asked.fleet.replicas
+    points = tuple((replicas * rate, tpot * 1e3) for rate, tpot in curve if replicas * rate <= highest)
     return (Series("TPOT by the load law", points, "dashed"),)
 
 

@@ -27,12 +27,14 @@ MAX_CARDS = CARDS[-1] * REPLICAS[-1]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divided:
-    """So many cards to each of so many replicas, what that came to, and what an hour of all of it costs in dollars."""
+    """So many cards to each of so many replicas, what that came to, what an hour of all of it costs in dollars, and how
+    many requests come a second: all at once, how many are answered."""
 
     devices: int
     replicas: int
     option: Option
     dollars: float
+    offered: float
 
     @property
     def value(self) -> float:
@@ -42,9 +44,8 @@ class Divided:
     @property
     def thousand(self) -> float:
         """Dollars for a thousand good requests; infinite where none are good, or it falls behind."""
-        good = self.option.metrics.goodput
-        assert good is not None, "there are objectives"
-        return self.dollars / 3600 / good.rate * 1e3 if self.option.share and good.rate else math.inf
+        good = self.option.share * self.offered
+        return self.dollars / 3600 / good * 1e3 if good else math.inf
 
     @property
     def flags(self) -> str:
@@ -106,15 +107,11 @@ def divide(
 
     def divided(machine: Machine, replicas: int, known: Option | None = None) -> Divided:
         other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
-        devices = machine.case.setup.devices
+        devices, dollars = machine.case.setup.devices, other.dollars_per_hour
         watch = None if progress is None else progress(f"{replicas:,} x {devices:,} cards")
-        dollars = other.dollars_per_hour
+        option = known or option_of(other, machine, watch)
         assert dollars is not None
-        return Divided(devices, replicas, known or option_of(other, machine, watch), dollars)
-
-    def divided_alike(machine: Machine, replicas: int) -> Divided:
-        found = divided(machine, replicas)
-        return replace(found, option=found.option.beside(here.option))
+        return Divided(devices, replicas, option, dollars, option.metrics.offered or option.metrics.requests_per_second)
 
     here = best = divided(asked.machine, asked.fleet.replicas, own)
     tried = [here]
@@ -127,7 +124,8 @@ def divide(
             machine = on(devices)
         except ValueError:  # it does not fit, or cannot be divided so
             continue
-        tried.append(divided_alike(machine, replicas))
+        other = divided(machine, replicas)
+        tried.append(replace(other, option=other.option.beside(here.option), offered=here.offered))
         best = max(best, tried[-1], key=lambda each: each.value)
     return Division(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
 

@@ -10,12 +10,13 @@ from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.capacity import Capacity
 from ridgeline.simulate.classes import check_classes
 from ridgeline.simulate.division import Division
+from ridgeline.simulate.handover import kept_bytes
 from ridgeline.simulate.law import Law, load_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Drawn, Metrics, measure
 from ridgeline.simulate.run import Watch, run
 from ridgeline.simulate.together import Together
-from ridgeline.simulate.verdict import verdict
+from ridgeline.simulate.verdict import WAITING, verdict
 from ridgeline.traffic.percentiles import SHOWN, Interval
 
 _SHARED = 0.02  # of prompt tokens
@@ -26,9 +27,10 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 @dataclass(frozen=True, slots=True)
 class Findings:
     """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
-    law: the formula's figures; None of users. capacity: where it was looked for; the runs are then at that rate.
-    advised: where better settings were. together: the same cards without a split, where there is one. division: where
-    other numbers of cards were tried. loop: tokens a second by the law of users who do not think; None of others."""
+    law: the formula's figures; None where it is not of such requests. capacity: where it was looked for; the runs are
+    then at that rate. advised: where better settings were. together: the same cards without a split, where there is
+    one. division: where other numbers of cards were tried. loop: tokens a second by the law of users who do not think;
+    None of others."""
 
     asked: Asked
     log: Log
@@ -63,9 +65,20 @@ class Findings:
         return None if self.law_wall is None else min(self.law_wall, self.metrics.front_wall)
 
     @property
+    def link_wall(self) -> float:
+        """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
+        split, machine = self.asked.fleet.split, self.asked.machine
+        return (
+            math.inf if split is None else split.bandwidth / kept_bytes(machine.case, max(1, round(self.metrics.input)))
+        )
+
+    @property
     def front_first(self) -> bool:
-        """Whether the front does not keep up, and would not at rates that the replicas answer."""
-        return self.metrics.front_overloaded and self.metrics.front_wall == (self.wall or self.metrics.front_wall)
+        """Whether it is the front that falls behind, not what it deals to: replicas have nobody waiting for most of the
+        time then, and a link between them carries more."""
+        metrics = self.metrics
+        waiting = sum(metrics.steps.held.values()) >= WAITING
+        return metrics.overloaded and metrics.front_overloaded and not waiting and metrics.front_wall < self.link_wall
 
     @property
     def has_latencies(self) -> bool:
@@ -182,7 +195,7 @@ def simulate(
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.fleet.equal and metrics.counts["ok"] > 0 and metrics.found < _SHARED
+    lawful = asked.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
     by_rate = law_at(asked, metrics, metrics.offered) if lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
     return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)

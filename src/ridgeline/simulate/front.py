@@ -80,8 +80,8 @@ class FrontCore:
         self._told = self._asked = 0  # when the messages of steps are done, and what requests take
         self._read = self._latest = 0  # when the last request is read, and all is done that was given
         self._messages, self._all = _Share(), _Share()
-        self.work = 0
-        """Nanoseconds of all that it was given."""
+        self.of_steps = self.of_requests = 0
+        """Nanoseconds of what it was given: messages of steps, and all that each request brings."""
 
     @property
     def free(self) -> int:
@@ -95,10 +95,12 @@ class FrontCore:
 
     def hears(self, now: int) -> None:
         """A step is over, whose tokens follow."""
+        self.of_steps += self._costs.step
         self._tell(now, self._costs.step)
 
     def writes(self, *, first: bool = False) -> int:
         """A token of that step; when its client has it. first: of its answer."""
+        self.of_requests += self._costs.token
         self._tell(self._told, self._costs.token)
         return self._serve(self._told, self._costs.first) if first and self._costs.first else self._told
 
@@ -107,7 +109,6 @@ class FrontCore:
         self._serve(self._told, self._costs.answer)
 
     def _tell(self, now: int, cost: int) -> None:
-        self.work += cost
         for share in (self._messages, self._all):
             share.add(now, cost)
         self._told = max(self._told, now) + cost
@@ -117,7 +118,7 @@ class FrontCore:
         no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4)."""
         shared = now + self._all.stretched(now, cost)
         self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
-        self.work += cost
+        self.of_requests += cost
         self._all.add(now, cost)
         done = max(self._asked, shared)
         self._latest = max(self._latest, done)

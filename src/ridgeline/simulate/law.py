@@ -7,11 +7,14 @@ on:
 
     s = a + b lambda L s + P lambda s        so that        TPOT = a / (1 - rho),  rho = lambda (P + L b)
 
-b and P are taken where the replica works: at as many sequences as the law itself finds. Of requests with I tokens in,
-no more run side by side than have a place and pages, nor than leave room for their prompts: a step of T positions has
-B = T L / (I + L) that decode, beside the prompts that come meanwhile. Where as many run as may, lambda L s is that B:
+b and P are taken beside as many sequences as that makes, n = lambda L s: with n side by side
 
-    wall = B / (L a + B (P + L b))
+    lambda(n) = n / (L a + n (P + L b))
+
+are answered a second. The wall, above which nothing keeps up, is lambda(B) of the most that decode side by side: the
+least of what places, pages and positions allow. A request has its place and its pages for the k steps of its prompt
+too, so that of as many requests L / (L + k - 1) decode. A step of T positions has room for T L / (I + L) that decode,
+beside the prompts of I tokens that come meanwhile.
 
 n users who ask again at once have n sequences in every step, and L steps bring each of them an answer. In n of these a
 prompt runs beside n - 1 sequences that decode, in the others n sequences decode, so that n L tokens take
@@ -22,19 +25,18 @@ and a prompt in k parts is in k such steps. A plan's closed loop has each prompt
 prompts before they go on with decoding.
 """
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.replica import Machine
-
-_ROUNDS = 4  # from any batch the next is nearer: b and P change little with it
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is so. most:
-    requests that may decode side by side (B)."""
+    """Of one replica. load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is
+    so. most: requests that decode side by side then (B)."""
 
     load: float
     tpot: float | None
@@ -44,57 +46,95 @@ class Law:
 
 def load_law(machine: Machine, rate: float, input: int, output: int) -> Law:
     """For requests of so many tokens in and out, `rate` a second."""
-    most = _most(machine, input, output)
-    alone, request = _costs(machine, input, output, most)
-    wall = most / (output * alone + most * request)
+    requests, most = _Requests(machine, input, output), _most(machine, input, output)
+    wall = requests.answered(most)
     if rate >= wall:
-        return Law(rate * request, None, wall, most)
-    for _ in range(_ROUNDS):
-        batch = min(most, rate * output * alone / (1 - rate * request))
-        _, nearer = _costs(machine, input, output, batch)
-        if rate * nearer >= 1:  # few sequences may cost more each than many do
-            break
-        request = nearer
-    load = rate * request
-    return Law(load, alone / (1 - load), wall, most)
+        return Law(rate * requests.cost(most), None, wall, most)
+    counts = range(1, math.ceil(most) + 1)
+    fewest = counts.start + bisect_left(counts, rate, key=requests.answered)
+    load = rate * requests.cost(min(fewest, most))
+    return Law(load, requests.alone / (1 - load), wall, most)
 
 
-def loop_law(case: Case, users: int, input: int, output: int, step_tokens: int) -> float:
+def load_wall(machine: Machine, input: int, output: int) -> float:
+    """Requests a second above which nothing keeps up."""
+    return _Requests(machine, input, output).answered(_most(machine, input, output))
+
+
+def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, float]]:
+    """Requests a second below the wall, and the TPOT in seconds that the law has there."""
+    requests, most = _Requests(machine, input, output), _most(machine, input, output)
+    batches = sorted({round(most ** (at / _POINTS)) for at in range(_POINTS + 1)} if most > 1 else {1})
+    rates = [(batch, requests.answered(batch)) for batch in batches]
+    return [(rate, batch / (rate * output)) for batch, rate in rates]
+
+
+def loop_law(machine: Machine, users: int, input: int, output: int) -> float:
     """Tokens a second of so many users who ask again at once, for requests of so many tokens in and out."""
-    context = input + output // 2
-    plain = _seconds(case, Work.decode([context] * users, case.price.reaches))
-    mixed = _mixed(case, input, [context] * (users - 1), step_tokens)
+    others = [_context(input, output)] * users
+    plain, mixed = _decoding(machine, others), _mixed(machine, input, others[1:])
     steps = output + len(mixed) - 1
     return users * output / ((steps - users * len(mixed)) * plain + users * sum(mixed))
 
 
+_POINTS = 40  # of a curve
+
+
+class _Requests:
+    """What requests of so many tokens in and out cost, by how many decode side by side."""
+
+    def __init__(self, machine: Machine, input: int, output: int) -> None:
+        """alone: seconds of a decode step of one (a)."""
+        self._machine, self._input, self._output = machine, input, output
+        self._context = _context(input, output)
+        self.alone = _decoding(machine, [self._context])
+        self._costs: dict[int, float] = {}
+
+    def cost(self, batch: float) -> float:
+        """Seconds that a request adds to the steps that it has a part in, beside so many others (P + L b)."""
+        many = max(2, round(batch))
+        if many not in self._costs:
+            others = [self._context] * many
+            plain, mixed = _decoding(self._machine, others), _mixed(self._machine, self._input, others)
+            each = max(0.0, (plain - self.alone) / (many - 1))
+            self._costs[many] = sum(mixed) - len(mixed) * plain + self._output * each
+        return self._costs[many]
+
+    def answered(self, batch: float) -> float:
+        """Requests a second (lambda of n)."""
+        return batch / (self._output * self.alone + batch * self.cost(batch))
+
+
 def _most(machine: Machine, input: int, output: int) -> float:
-    """B: of places, of pages, and of what leaves room for prompts."""
-    limits, layout = machine.limits, machine.layout
-    kept = layout.users(input + output // 2, limits.tokens)
-    return max(1.0, min(limits.requests, kept, limits.tokens * output / (input + output)))
+    """B, which is less than 1 where a prompt takes more steps than its answer leaves."""
+    limits = machine.limits
+    kept = machine.layout.users(_context(input, output), limits.most_of_one)
+    parts = math.ceil(input / limits.most_of_one)
+    decoding = max(1, min(limits.requests, kept)) * output / (output + parts - 1)
+    return min(decoding, limits.tokens * output / (input + output))
 
 
-def _costs(machine: Machine, input: int, output: int, batch: float) -> tuple[float, float]:
-    """Seconds of a decode step of one (a), and what a request adds to steps beside so many others (P + L b)."""
-    case, step_tokens, context = machine.case, machine.limits.tokens, input + max(1, output // 2)
-    many = max(2, min(round(batch), step_tokens // 2))  # a step has room for prompts beside it
-    alone, all = (_seconds(case, Work.decode([context] * count, case.price.reaches)) for count in (1, many))
-    mixed = _mixed(case, input, [context] * many, step_tokens)
-    each = max(0.0, (all - alone) / (many - 1))
-    return alone, sum(mixed) - len(mixed) * all + output * each
+def _context(input: int, output: int) -> int:
+    """Positions of a sequence that decodes, on average."""
+    return input + output // 2
 
 
-def _mixed(case: Case, prompt: int, others: list[int], step_tokens: int) -> list[float]:
+def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
     """Seconds of each step that runs a part of a prompt beside others that decode, at these positions."""
-    found, done = [], 0
-    while done < prompt:
-        end = min(prompt, done + max(1, step_tokens - len(others)))
-        riding = Work.of([Segment(end - done, end)], case.price.reaches, logit_rows=int(end == prompt))
-        found.append(_seconds(case, riding + Work.decode(others, case.price.reaches) if others else riding))
-        done = end
+    limits, reaches = machine.limits, machine.case.price.reaches
+    part = max(1, min(limits.most_of_one, limits.tokens - len(others)))
+    found = []
+    for done in range(0, prompt, part):
+        end = min(prompt, done + part)
+        riding = Work.of([Segment(end - done, end)], reaches, logit_rows=int(end == prompt))
+        found.append(_seconds(machine, riding + Work.decode(others, reaches) if others else riding))
     return found
 
 
-def _seconds(case: Case, work: Work) -> float:
-    return case.price.on(case.device, work).expected
+def _decoding(machine: Machine, sequences: list[int]) -> float:
+    """Seconds of a step in which sequences decode, at these positions."""
+    return _seconds(machine, Work.decode(sequences, machine.case.price.reaches))
+
+
+def _seconds(machine: Machine, work: Work) -> float:
+    return machine.case.price.on(machine.case.device, work).expected

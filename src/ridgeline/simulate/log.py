@@ -99,7 +99,8 @@ class Gaps:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
-    pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work of the front."""
+    pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work for the front by
+    requests and by steps."""
 
     preemptions: int
     wasted: int
@@ -107,7 +108,8 @@ class Totals:
     pages: tuple[int, ...]
     left: int
     held: int
-    front: int | None
+    front_requests: int
+    front_steps: int
 
 
 class Log:

@@ -61,8 +61,9 @@ class Metrics:
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
     in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
     requests. replicas: that were there, on average over the run. front: seconds of work that the front is given each
-    second; None without one. drawn, steadiness: None of users, the latter too where
-    there is too little to see. classes: of each class of requests, where there are several."""
+    second; None without one. front_wall: requests a second from which it does not keep up, as long as steps are as many
+    as here. drawn, steadiness: None of users, the latter too where there is too little to see. classes: of each class
+    of requests, where there are several."""
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -84,6 +85,7 @@ class Metrics:
     steps: StepShares
     replicas: float
     front: float | None
+    front_wall: float
     steadiness: Steadiness | None
     drawn: Drawn | None
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
@@ -95,21 +97,21 @@ class Metrics:
 
     @property
     def overloaded(self) -> bool:
-        """Whether the replicas fall behind, of what comes by itself: then latencies only say how long one looked."""
-        known = self.counts["ok"] > 0 and self.steadiness is not None
-        return known and (self.front_overloaded or (self.steadiness is not None and self.steadiness.overloaded))
-
-    @property
-    def front_wall(self) -> float:
-        """Requests a second from which the front does not keep up; infinite without one."""
-        return self.offered / self.front if self.front else math.inf
+        """Whether the replicas or their front fall behind, of what comes by itself: then latencies only say how long
+        one looked."""
+        if not self.counts["ok"] or self.steadiness is None:
+            return False
+        return self.front_overloaded or self.steadiness.overloaded
 
     @property
     def front_overloaded(self) -> bool:
-        """Whether the front does not keep up: more than 5 % of what comes is left each second, as of `steadiness`, and
-        by more than the draw of so many requests would make."""
-        left = 1 - 1 / max(1.0, self.front or 0.0)
-        return left > FALLING_BEHIND and left * self.total > SURE * math.sqrt(self.total)
+        """Whether the front falls behind: more is under way as time passes, more than 5 % of what comes is left each
+        second, as of `steadiness`, and that is more than the draw of so many requests would make."""
+        if self.steadiness is None or not self.offered:
+            return False
+        left = max(0.0, 1 - self.front_wall / self.offered)
+        sure = left > FALLING_BEHIND and left * self.total > SURE * math.sqrt(self.total)
+        return sure and self.steadiness.growth > 0
 
     def late(self, name: str) -> float:
         """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
@@ -134,6 +136,8 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     share = (int(answered.sum()) if good is None else good.good) / max(1, int(counted.sum()))
     arrivals = requests.arrived[counted]
     span = float(arrivals[-1] - arrivals[0]) / 1e9 if len(arrivals) else 0.0
+    offered = (len(arrivals) - 1) / span if span else 0.0
+    front, front_wall = _front(log, offered if open_loop else 0.0)
     made, prompts = int(requests.made[answered].sum()), int(requests.input[answered].sum())
     assert log.totals is not None, "the run has not ended"
     reasons: dict[str, int] = {}
@@ -147,7 +151,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         warm_up=since / 1e9,
         left_out=int((~counted).sum()),
         duration=duration,
-        offered=(len(arrivals) - 1) / span if span else 0.0,
+        offered=offered,
         requests_per_second=int(answered.sum()) / duration if duration else 0.0,
         tokens_per_second=made / duration if duration else 0.0,
         input=_mean(requests.input[answered]),
@@ -160,7 +164,8 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
         wasted=log.totals.wasted,
         steps=_shares(log, since),
         replicas=sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
-        front=_front(log, (len(arrivals) - 1) / span if span else 0.0),
+        front=front,
+        front_wall=front_wall,
         steadiness=_steadiness(requests, span) if open_loop else None,
         drawn=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
         classes=by_class(requests, answered, counted, slo, duration) if classed else {},
@@ -246,10 +251,17 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
     return steadiness(list(under_way), list(waits), rate)
 
 
-def _front(log: Log, rate: float) -> float | None:
-    """Of requests that come at this rate, each of which is as much work as they are on average."""
-    assert log.totals is not None, "the run has not ended"
-    return None if log.totals.front is None else log.totals.front / 1e9 / max(1, len(log.requests)) * rate
+def _front(log: Log, rate: float) -> tuple[float | None, float]:
+    """`front` and `front_wall`, of requests that come at this rate; of 0 and of users, at the rate of the run."""
+    totals, count, end = log.totals, len(log.requests), log.end / 1e9
+    assert totals is not None, "the run has not ended"
+    if not count or not (totals.front_requests or totals.front_steps):
+        return None, math.inf
+    stepped = (log.steps.started[-1] + log.steps.took[-1]) / 1e9 if log.steps.started else end
+    steps, each = totals.front_steps / 1e9 / stepped, totals.front_requests / 1e9 / count
+    if not rate:
+        return (totals.front_requests + totals.front_steps) / 1e9 / end, math.inf
+    return steps + rate * each, max(0.0, 1 - steps) / each if each else math.inf if steps < 1 else 0.0
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -271,5 +271,6 @@ class _Run:
             tuple(engine.ledger.pool.size for engine in engines),
             sum(len(engine.requests) for engine in engines),
             sum(each.held_pages for each in stats),
-            None if self.front is None else self.front.work,
+            0 if self.front is None else self.front.of_requests,
+            0 if self.front is None else self.front.of_steps,
         )

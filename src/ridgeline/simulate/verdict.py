@@ -2,7 +2,7 @@
 
 from ridgeline.simulate.metrics import Metrics
 
-_WAITING = 0.5  # of the time: from which a steady replica is backlogged
+WAITING = 0.5  # of the time: from which a steady replica is backlogged
 
 
 def verdict(metrics: Metrics, *, open_loop: bool) -> str:
@@ -16,4 +16,4 @@ def verdict(metrics: Metrics, *, open_loop: bool) -> str:
         return "too short to tell"
     if metrics.overloaded:
         return "overloaded"
-    return "backlogged" if sum(metrics.steps.held.values()) > _WAITING else "steady"
+    return "backlogged" if sum(metrics.steps.held.values()) > WAITING else "steady"

@@ -29,6 +29,7 @@ from ridgeline.traffic.record import COLUMNS
 
 _KNOWN = "those of Azure, BurstGPT, Mooncake and Qwen-Bailian are, `serve --record`'s and `bench serve --csv`'s"
 _LONGEST_LINE = 1 << 22
+_LATEST = 1e15  # of any unit: what is later is none of a trace, and nanoseconds of it have no end
 _MOST_CHOICES = 1024  # of a request, as the engine has it (engine/params.py, which this room does not know)
 _LONGEST = 3 * 10**7 * SECOND  # a year of requests: what is longer is in another unit
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
@@ -246,7 +247,7 @@ def _names(names: Any) -> tuple[str, ...]:
 
 def _moment(time: Any, a_second: float = 1.0) -> int:
     """Nanoseconds of a time, of whose unit a second has so many."""
-    if isinstance(time, bool) or not isinstance(time, int | float) or not (math.isfinite(time) and time >= 0):
+    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < _LATEST:
         raise ValueError(f"its time is {str(time)[:40]}")
     return round(time / a_second * SECOND)
 
@@ -272,7 +273,7 @@ def _made(count: Any) -> int:
 
 def _tokens(count: Any) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_TOKENS:
-        raise ValueError(f"{count!r} is no count of tokens")
+        raise ValueError(f"{repr(count)[:40]} is no count of tokens")
     return count
 
 
@@ -308,6 +309,6 @@ def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> 
     """What a reader makes of a line. Raises ValueError that names it."""
     try:
         return reader(value)
-    except (ValueError, csv.Error, KeyError, OverflowError) as error:
+    except (ValueError, csv.Error, KeyError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}, line {number}: {what}") from None
