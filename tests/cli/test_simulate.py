@@ -291,6 +291,11 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "1e300"), "--rate is 1e+300; it must be a number from"),
         (("--rate", "5", "--arrival", "gamma", "--burstiness", "1e308"), "--burstiness is 1e+308; it must be"),
         (("--users", "1000000000"), "--users is 1000000000; it must be from 1 to 1,000,000"),
+        (
+            ("--rate", "1e9", "--duration", "1s"),
+            "--rate 1e+09 makes 1,000,000,000 requests, and 10,000,000 is the most",
+        ),
+        (("--rate", "5", "--duration", "366d"), "--duration is '366d'; write a time above 0 with its unit"),
         (("--users", "2", "--think", "300d"), "--think is '300d'; write a time"),
         (("--users", "2", "--think", "9" * 400 + "s"), "write a time above 0 with its unit, like 500ms or 2s"),
         (("--users", "2", "--think", "8760h", "--requests", "999"), "a century; give a shorter --think"),

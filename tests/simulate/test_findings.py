@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -43,7 +44,7 @@ from ridgeline.traffic.offered import (
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine, simulated
-from support.planned import TINY, card, case
+from support.planned import H100, LLAMA_3_8B, TINY, card, case
 
 PRICED = case(TINY, card(price=HourlyPrice(3.6, "2026", "a test")))
 SLO_100MS = parse_slo("ttft=100ms,tpot=5ms")
@@ -74,7 +75,7 @@ def steady() -> Findings:
 @pytest.fixture(scope="module")
 def overloaded() -> Findings:
     """One request at a time, of far too many."""
-    return found(at_rate(1500.0, 300), machine(Limits(tokens=512, requests=1), on=PRICED))
+    return found(at_rate(1500.0, 300), machine(Limits(tokens=512, requests=1), 20, PRICED))
 
 
 def test_a_steady_run(steady: Findings) -> None:
@@ -103,6 +104,33 @@ def test_where_steps_are_too_small_they_are_to_be_larger() -> None:
     small = found(at_rate(1500.0, 1100), machine(Limits(tokens=32, requests=64), on=PRICED), error=0.0)
     assert small.verdict == "overloaded"
     assert "positions of a step, which memory bandwidth limits: raise --max-batch-tokens" in advice(small)
+    few = found(at_rate(1500.0, 1100), machine(Limits(tokens=512, requests=1), on=PRICED), error=0.0)
+    assert few.verdict == "overloaded"
+    assert "because 1 run, while at least 100% of the pages are free: raise --max-requests" in advice(few)
+
+
+def test_smaller_steps_are_advised_where_they_keep_up_and_help() -> None:
+    """Of prompts that hold tokens up: not where all is within the objectives, nor of what would fall behind."""
+
+    def of(rate: float, slo: str | None) -> str:
+        objectives = None if slo is None else parse_slo(slo)
+        on = machine(Limits(tokens=2048, requests=32), on=case(LLAMA_3_8B, H100))
+        return advice(found(lambda: OpenLoop(bounded(requests_of(rate), 300, None)), on, objectives, error=0.0))
+
+    def requests_of(rate: float) -> Iterator[TraceRequest]:
+        return drawn(poisson(rate, 5), Fixed(2000), Fixed(20), 5)
+
+    assert "with --max-batch-tokens 512" in of(6.0, None)
+    assert "with --max-batch-tokens 512" in of(6.0, "tpot=1ms")
+    assert "--max-batch-tokens" not in of(6.0, "ttft=60s")
+    assert "--max-batch-tokens" not in of(24.5, None), "it would fall behind"
+
+
+def test_what_a_dearer_run_has_too_few_of_has_no_interval(steady: Findings) -> None:
+    """One that fills for longer counts fewer requests: then nobody knows how late its hundredth is."""
+    dear = replace(steady.dear, latencies=steady.dear.latencies | {"TTFT": None})
+    assert steady.latency("TTFT", 99) is not None
+    assert replace(steady, dear=dear).latency("TTFT", 99) is None
 
 
 def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
@@ -150,7 +178,7 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) ->
 def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     """Not where replicas fall behind as well, nor for users, who wait for it; steps that few requests share say nothing
     of its wall."""
-    slow, tight = Fleet(front=Front(answer=2_000_000)), machine(Limits(tokens=512, requests=1), on=PRICED)
+    slow, tight = Fleet(front=Front(answer=2_000_000)), machine(Limits(tokens=512, requests=1), 20, PRICED)
     both = found(at_rate(1500.0, 300), tight, error=0.0, fleet=slow)
     lines = dict(answer(both))
     assert both.verdict == "overloaded"

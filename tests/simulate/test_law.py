@@ -1,5 +1,7 @@
 """The laws, of requests that come by themselves and of users who ask again at once, beside the engine."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup
+from ridgeline.simulate.front import Between
 from ridgeline.simulate.law import load_curve, load_law, load_wall, loop_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import measure
@@ -67,6 +70,28 @@ def test_a_replica_answers_what_the_law_has_it_answer(
     log = run(machine, offered)
     answered = np.sort(np.asarray(log.requests.last))[200:450]
     assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.08)
+
+
+def test_what_passes_between_steps_is_in_the_law(case: Case) -> None:
+    """Of its wall, its TPOT and the law of users; within 5 %."""
+    machine = machine_of(case, Limits(), between=Between(step=5_000_000, sequence=100_000, request=3_000_000))
+    wall = load_wall(machine, 500, 100)
+    assert wall < 0.7 * load_wall(replace(machine, between=Between()), 500, 100)
+
+    def ran(rate: float) -> Log:
+        asked = drawn(poisson(rate, 3), spread(Fixed(500)), spread(Fixed(100)), 3)
+        return run(machine, OpenLoop(bounded(asked, 900, None)))
+
+    answered = np.sort(np.asarray(ran(2 * wall).requests.last))[300:600]
+    assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.05)
+    found = measure(ran(wall / 2), None, open_loop=True)
+    tpot = found.latencies["TPOT"]
+    assert tpot is not None
+    assert load_law(machine, found.offered, 500, 100).tpot == pytest.approx(tpot.mean, rel=0.05)
+    asked = bounded(drawn(constant(1.0), spread(Fixed(500)), spread(Fixed(100)), 1), 100, None)
+    assert half_way(run(machine, Users(4, 0, asked, None, 1))) == pytest.approx(
+        loop_law(machine, 4, 500, 100), rel=0.05
+    )
 
 
 @pytest.mark.parametrize(

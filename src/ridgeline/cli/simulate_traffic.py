@@ -30,7 +30,7 @@ from ridgeline.traffic.trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
 _BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}  # of numbers
-_MOST = {"users": 10**6, "requests": 10**9, "turns": 10**4}  # of counts
+_MOST = {"users": 10**6, "requests": 10**7, "turns": 10**4}  # of counts: ten million requests are 2 GB of a log
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
 
 _traffic = options.panel("Traffic")
@@ -137,6 +137,17 @@ class TrafficFlags:
         if self.trace is not None and self.trace.is_fifo():
             raise ValueError(f"{self.trace} is a pipe, and a trace is read several times; write it to a file first")
         self._check_pairs()
+        self._check_count()
+
+    def _check_count(self) -> None:
+        """Raises ValueError for more requests than a log has room for."""
+        if self.rate is None or self.until is None or self.requests is not None or self.trace is not None:
+            return
+        if (count := self.rate * self.until / 1e9) > _MOST["requests"]:
+            raise ValueError(
+                f"--rate {self.rate:g} makes {count:,.0f} requests, and {_MOST['requests']:,} is the most; give a "
+                "smaller one, a shorter --duration, or --requests"
+            )
 
     def _check_pairs(self) -> None:
         own_moments = self.trace is not None and self.rate is None and self.users is None

@@ -1,6 +1,7 @@
 """Advice: one sentence that the counts of a run give reason for, and what it would change."""
 
 import math
+from dataclasses import replace
 
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.ops.work import Segment, Work
@@ -15,6 +16,8 @@ _REFUSED = 0.01  # of the requests: from which what refuses them is the first th
 _FREE = 0.01  # of the pages: from which it is worth a word that some are
 _LONG_ENOUGH = 60.0  # seconds of requests: advice on replicas from a shorter run says how short it was
 _MOSTLY = 0.5  # of the time
+_NEAR = 1.05  # of the rate: a wall that is no higher is reached
+_MET = 0.99  # of the requests: from which objectives are met, and gaps are as even as they need to be
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 
@@ -27,7 +30,7 @@ def advice(findings: Findings) -> str:
     if metrics.counts["rejected"] > _REFUSED * metrics.total:
         return (
             f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run (of one, "
-            f"{next(iter(metrics.reasons))}): take a model, or a --context, that has room for them."
+            f"{next(iter(metrics.reasons))}): {_room(findings)}."
         )
     if findings.verdict == "overloaded":
         if findings.front_first:
@@ -41,6 +44,8 @@ def advice(findings: Findings) -> str:
                 f"The link carries {three(findings.link_wall)} prompts a second of {three(metrics.offered)}: take a "
                 "faster --link, or leave --split out."
             )
+        if _few_places(metrics):
+            return _raise_requests(findings)
         positions = metrics.steps.held["positions"]
         if positions > _MOSTLY and metrics.steps.compute < _MOSTLY:  # larger steps would hardly take longer
             return (
@@ -59,18 +64,42 @@ def advice(findings: Findings) -> str:
             "memory."
         )
     if held["requests"] > _NOTICED:
-        free = 1 - metrics.steps.most_pages
-        room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
-        return (
-            f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run{room}: "
-            "raise --max-requests."
-        )
+        return _raise_requests(findings)
     if said := _of_prompts(findings):
         return said
-    said = f"Nothing holds requests back; a step is under way {percent(metrics.steps.busy)} of the time"
+    waits = held["positions"]
+    said = (
+        f"Prompts wait for the {limits.tokens:,} positions of a step {percent(waits)} of the time"
+        if waits > _NOTICED
+        else "Nothing holds requests back"
+    )
+    said += f"; a step is under way {percent(metrics.steps.busy)} of the time"
     if findings.wall is None:
         return f"{said}."
+    if findings.wall < _NEAR * metrics.offered:
+        return f"{said}, and not many more than these {three(metrics.offered)} requests a second could be answered."
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _room(findings: Findings) -> str:
+    """For requests that are too long."""
+    machine = findings.asked.machine
+    return "take a model that has room for them" if machine.context == machine.case.model.context else "raise --context"
+
+
+def _few_places(metrics: Metrics) -> bool:
+    """Whether more requests at a time would be answered: there is memory for twice as many, and steps that wait for it
+    would hardly take longer."""
+    steps = metrics.steps
+    return steps.held["requests"] > _MOSTLY and steps.compute < _MOSTLY and steps.most_pages < 1 / 2
+
+
+def _raise_requests(findings: Findings) -> str:
+    steps, places = findings.metrics.steps, findings.asked.machine.limits.requests
+    free = 1 - steps.most_pages
+    room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
+    waits = percent(steps.held["requests"])
+    return f"For {waits} of the time requests wait because {places:,} run{room}: raise --max-requests."
 
 
 def _front_too(metrics: Metrics) -> str:
@@ -126,12 +155,14 @@ def _enough(findings: Findings) -> int:
 
 def _of_prompts(findings: Findings) -> str:
     """Where tokens wait for prompts: what a smaller step would make of the longest gaps."""
-    itl = findings.metrics.latencies["ITL"]
+    itl, metrics = findings.metrics.latencies["ITL"], findings.metrics
+    if metrics.goodput is not None and metrics.good_share >= _MET:
+        return ""
     if itl is None or (tail := itl.percentiles[99]) is None or (middle := itl.percentiles[50]) is None:
         return ""
     machine, batch = findings.asked.machine, max(1, round(findings.metrics.steps.batch))
     budget = _smaller(machine.limits.tokens, batch)
-    if tail.mid < _UNEVEN * middle.mid or budget is None:
+    if tail.mid < _UNEVEN * middle.mid or budget is None or not _keeps_up(findings, budget):
         return ""
     context = round(findings.metrics.input + findings.metrics.output / 2)
     reaches, own = machine.case.price.reaches, max(1, round(findings.metrics.input))
@@ -145,6 +176,16 @@ def _of_prompts(findings: Findings) -> str:
         f"{percent(findings.metrics.steps.prompts)} of the time is in steps that run prompts; with --max-batch-tokens "
         f"{budget} the fullest step takes {say_seconds(longest)}, and first tokens come later."
     )
+
+
+def _keeps_up(findings: Findings, tokens: int) -> bool:
+    """Whether replicas would answer all that comes in steps of so many positions, as far as the load law knows."""
+    if findings.law is None:
+        return True
+    asked, metrics = findings.asked, findings.metrics
+    machine = replace(asked.machine, limits=replace(asked.machine.limits, tokens=tokens))
+    wall = load_wall(machine, round(metrics.input), round(metrics.output)) * asked.fleet.replicas
+    return wall > _NEAR * metrics.offered
 
 
 def _smaller(tokens: int, batch: int) -> int | None:

@@ -291,6 +291,8 @@ def _pages(findings: Findings) -> str:
 
 def _limit(findings: Findings) -> str:
     steps, limits = findings.metrics.steps, findings.asked.machine.limits
+    if not steps.count:
+        return "no step ran"
     roof = "arithmetic" if steps.compute > 1 / 2 else "memory bandwidth"
     share = max(steps.compute, 1 - steps.compute)
     waits = [
@@ -299,7 +301,9 @@ def _limit(findings: Findings) -> str:
         if share > _SHOWN
     ]
     said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
-    front = findings.metrics.front
+    front, offered = findings.metrics.front, findings.metrics.offered
+    if findings.link_wall < offered:
+        said = f"the link, which carries {three(findings.link_wall)} of {three(offered)} prompts a second; {said}"
     if front is None:
         return said
     core = "the server's own core (--front)"

@@ -97,10 +97,14 @@ class Findings:
     def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
         """A percentile of the three runs as one, as `latency` says."""
         found, cheap, dear = of_runs
-        if found is None or not self.has_latencies:
+        if found is None or cheap is None or not self.has_latencies:
             return None
-        low, high = _ends(found.mid, [each.mid for each in (cheap, dear) if each is not None])
-        return _both(Interval(low, found.mid, math.inf if self.dear.overloaded else high), found.low, found.high)
+        if self.dear.overloaded:
+            return _both(Interval(min(cheap.mid, found.mid), found.mid, math.inf), found.low, found.high)
+        if dear is None:  # fewer were counted, as it filled for longer: nobody knows how late that is
+            return None
+        low, high = _ends(found.mid, [cheap.mid, dear.mid])
+        return _both(Interval(low, found.mid, high), found.low, found.high)
 
     def figure(self, of: Callable[[Metrics], float | None]) -> Interval | None:
         """Any figure of the three runs."""

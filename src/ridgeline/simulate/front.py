@@ -68,7 +68,8 @@ def _times(costs: _Costs, factor: float) -> _Costs:
     return replace(costs, **{each.name: round(getattr(costs, each.name) * factor) for each in fields(costs)})
 
 
-_WHILE = 100e6  # nanoseconds over which the core's work is averaged
+_WHILE = 100e6  # nanoseconds over which the core's work is averaged, at the least
+_TIMES = 20  # of its longest cost: over less the share would be of whether somebody has just come
 _MOST = 0.95  # of the core that is taken already, where more is
 
 
@@ -79,7 +80,8 @@ class FrontCore:
         self._costs = costs
         self._told = self._asked = 0  # when the messages of steps are done, and what requests take
         self._read = self._latest = 0  # when the last request is read, and all is done that was given
-        self._messages, self._all = _Share(), _Share()
+        over = max(_WHILE, _TIMES * max(getattr(costs, each.name) for each in fields(costs)))
+        self._messages, self._all = _Share(over), _Share(over)
         self.of_steps = self.of_requests = 0
         """Nanoseconds of what it was given: messages of steps, and all that each request brings."""
 
@@ -128,19 +130,20 @@ class FrontCore:
 class _Share:
     """The share of the core that some work took lately."""
 
-    def __init__(self) -> None:
-        self._share, self._at = 0.0, 0
+    def __init__(self, over: float) -> None:
+        """over: nanoseconds that are averaged."""
+        self._over, self._share, self._at = over, 0.0, 0
 
     def add(self, now: int, cost: int) -> None:
         """So much more of it."""
-        self._share, self._at = self._of(now) + cost / _WHILE, max(self._at, now)
+        self._share, self._at = self._of(now) + cost / self._over, max(self._at, now)
 
     def stretched(self, now: int, cost: int) -> int:
         """What a cost becomes in the rest."""
         return round(cost / (1 - min(_MOST, self._of(now))))
 
     def _of(self, now: int) -> float:
-        return self._share * math.exp(min(0, self._at - now) / _WHILE)
+        return self._share * math.exp(min(0, self._at - now) / self._over)
 
 
 def parse_between(text: str) -> Between:

@@ -127,14 +127,16 @@ def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
     for done in range(0, prompt, part):
         end = min(prompt, done + part)
         riding = Work.of([Segment(end - done, end)], reaches, logit_rows=int(end == prompt))
-        found.append(_seconds(machine, riding + Work.decode(others, reaches) if others else riding))
+        work = riding + Work.decode(others, reaches) if others else riding
+        found.append(_seconds(machine, work, len(others) + 1, new=int(done == 0)))
     return found
 
 
 def _decoding(machine: Machine, sequences: list[int]) -> float:
     """Seconds of a step in which sequences decode, at these positions."""
-    return _seconds(machine, Work.decode(sequences, machine.case.price.reaches))
+    return _seconds(machine, Work.decode(sequences, machine.case.price.reaches), len(sequences), new=0)
 
 
-def _seconds(machine: Machine, work: Work) -> float:
-    return machine.case.price.on(machine.case.device, work).expected
+def _seconds(machine: Machine, work: Work, sequences: int, new: int) -> float:
+    """Of a step, with what passes before it."""
+    return machine.case.price.on(machine.case.device, work).expected + machine.between.of(sequences, new) / 1e9
