@@ -249,8 +249,7 @@ def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
 def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
     """Of all replicas, with so many users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
-    sizes = round(metrics.input), max(1, round(metrics.output))
-    return replicas * loop_law(machine, users, *sizes)
+    return replicas * loop_law(machine, users, *metrics.sizes)
 
 
 def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:

@@ -147,8 +147,7 @@ def _enough(findings: Findings) -> int:
     """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
     load law has them answer of it."""
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
-    sizes = max(1, round(metrics.input)), max(1, round(metrics.output))
-    own, *others = (load_wall(each, *sizes) for each in (machine, *fleet.others))
+    own, *others = (load_wall(each, *metrics.sizes) for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
     return math.ceil((wanted - sum(others)) / own)
 
@@ -184,8 +183,7 @@ def _keeps_up(findings: Findings, tokens: int) -> bool:
         return True
     asked, metrics = findings.asked, findings.metrics
     machine = replace(asked.machine, limits=replace(asked.machine.limits, tokens=tokens))
-    wall = load_wall(machine, round(metrics.input), round(metrics.output)) * asked.fleet.replicas
-    return wall > _NEAR * metrics.offered
+    return load_wall(machine, *metrics.sizes) * asked.fleet.replicas > _NEAR * metrics.offered
 
 
 def _smaller(tokens: int, batch: int) -> int | None:

@@ -56,10 +56,10 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
 
 def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
-    asked, metrics = findings.asked, findings.metrics
+    asked = findings.asked
     if findings.law_wall is None or asked.rated != "requests":
         return ()
-    curve = load_curve(asked.machine, round(metrics.input), round(metrics.output))
+    curve = load_curve(asked.machine, *findings.metrics.sizes)
     highest, replicas = min(most, 0.9 * findings.law_wall), asked.fleet.replicas
     points = tuple((replicas * rate, tpot * 1e3) for rate, tpot in curve if replicas * rate <= highest)
     return (Series("TPOT by the load law", points, "dashed"),)

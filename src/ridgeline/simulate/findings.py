@@ -67,10 +67,8 @@ class Findings:
     @property
     def link_wall(self) -> float:
         """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
-        split, machine = self.asked.fleet.split, self.asked.machine
-        return (
-            math.inf if split is None else split.bandwidth / kept_bytes(machine.case, max(1, round(self.metrics.input)))
-        )
+        split, (given, _) = self.asked.fleet.split, self.metrics.sizes
+        return math.inf if split is None else split.bandwidth / kept_bytes(self.asked.machine.case, given)
 
     @property
     def front_first(self) -> bool:
@@ -200,14 +198,10 @@ def simulate(
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
     lawful = asked.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
-    by_rate = law_at(asked, metrics, metrics.offered) if lawful and asked.open_loop else None
+    rate = metrics.offered / asked.fleet.replicas
+    by_rate = load_law(asked.machine, rate, *metrics.sizes) if lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
     return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
-
-
-def law_at(asked: Asked, metrics: Metrics, rate: float) -> Law:
-    """Of one of equal replicas, at its share of a rate, for requests like those that were answered."""
-    return load_law(asked.machine, rate / asked.fleet.replicas, round(metrics.input), round(metrics.output))
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------

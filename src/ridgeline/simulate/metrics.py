@@ -96,6 +96,11 @@ class Metrics:
         return sum(self.counts.values())
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Tokens in and out of an average request, for a law."""
+        return max(1, round(self.input)), max(1, round(self.output))
+
+    @property
     def overloaded(self) -> bool:
         """Whether the replicas or their front fall behind, of what comes by itself: then latencies only say how long
         one looked."""
