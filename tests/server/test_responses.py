@@ -102,7 +102,10 @@ def test_thoughts_before_a_call_are_not_lost_on_the_message_before_them() -> Non
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
     ]
-    template = "{% for m in messages %}[{{ m.role }} {{ m.reasoning_content }} {{ m.content }}]{% endfor %}"
+    template = (
+        "{% for m in messages %}[{{ m.role }} {{ m.reasoning_content }} {{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}]{% endfor %}"
+    )
     with saying("x", template=template) as server:
         prompts: list[Any] = []
         server.service.observers.append(Listener(prompts))

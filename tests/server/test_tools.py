@@ -21,7 +21,7 @@ from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.text.tools import FORMATS
+from ridgeline.text.tools import FORMATS, ToolFormat
 from server.conftest import Everybody, Running, running
 from text.tiny_tokenizers import byte_level
 
@@ -47,27 +47,28 @@ ARGS = '{"city": "Aé", "days": 3}'
 
 # Small templates that write what the real ones do.
 SMALL = {
-    "hermes": "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}<tool_call>{# arguments #}{% for m in messages %}"
+    "hermes": "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}"
     "{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
     '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n'
     "{% endfor %}assistant:",
-    "llama3_json": "ipython{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}: "
-    '{{ m.content or \'\' }}{% for c in m.tool_calls or [] %}{"name": "{{ c.function.name }}", '
+    "llama3_json": "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}: "
+    "{{ m.content or '' }}{% if m.tool_calls | default([]) | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+    '{% for c in m.tool_calls or [] %}{"name": "{{ c.function.name }}", '
     "{{ '\"parameters\": ' }}{{ c.function.arguments | tojson }}}{% endfor %}\n{% endfor %}assistant:",
 }
 REAL = {
     "hermes": ("Qwen-Qwen2.5-7B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"),
     "llama3_json": ("meta-llama-Llama-3.1-8B-Instruct",),
-    "mistral": ("mistralai-Mistral-Nemo-Instruct-2407",),
+    "mistral": ("mistralai-Mistral-Nemo-Instruct-2407", "mistralai-Ministral-3-14B-Reasoning-2512"),
     "deepseek_v31": ("deepseek-ai-DeepSeek-V3.1",),
 }
 
 
-def written(name: str, *calls: tuple[str, str]) -> str:
+def written(tool_format: ToolFormat, *calls: tuple[str, str]) -> str:
     """Calls as a model of this format writes them."""
-    layout = FORMATS[name].layout
+    layout = tool_format.layout
     each = [f"{layout.before}{function}{layout.middle}{arguments}{layout.after}" for function, arguments in calls]
-    return layout.start + (layout.between or "; ").join(each) + layout.end
+    return layout.start + ("; " if layout.between is None else layout.between).join(each) + layout.end
 
 
 class Says:
@@ -133,7 +134,9 @@ def scripted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             eos = list(loaded.tokenizer.eos_ids)
             loaded.engine.executor = own if text is None else Says([*ids_of(loaded, text), *eos])
 
-        yield Behind(name, up, client, say)
+        probed = loaded.texts.templates.pick(tools=True).probe.calls.tool_format
+        assert probed.name == name
+        yield Behind(probed, up, client, say)
 
 
 def real_template(request: pytest.FixtureRequest, file: str) -> str:
@@ -146,7 +149,7 @@ def real_template(request: pytest.FixtureRequest, file: str) -> str:
 class Behind:
     """A server behind a template of this format. say: makes its model say a text; None lets it say what it would."""
 
-    name: str
+    format: ToolFormat
     up: Running
     client: openai.OpenAI
     say: Callable[[str | None], None]
@@ -170,7 +173,7 @@ def streamed(chunks: Any) -> tuple[str, list[list[str]], str | None]:
 
 
 def test_calls_are_told_whole_streamed_and_back_again(scripted: Behind) -> None:
-    scripted.say(written(scripted.name, ("weather", ARGS)))
+    scripted.say(written(scripted.format, ("weather", ARGS)))
     reply = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400)
     (choice,) = reply.choices
     assert choice.finish_reason == "tool_calls"
@@ -191,14 +194,28 @@ def test_calls_are_told_whole_streamed_and_back_again(scripted: Behind) -> None:
     answer = scripted.client.chat.completions.create(model="m", messages=turn, tools=TOOLS, max_tokens=400)
     assert answer.choices[0].message.content == "It is sunny."
     assert answer.choices[0].finish_reason == "stop"
-    rendered = scripted.up.post("/v1/chat/completions/render", {"messages": turn, "tools": TOOLS})
-    assert rendered.status == 200, rendered.data
-    assert '"city": "A' in rendered.data.decode().replace("\\", "").replace("\\u00e9", "é")
+    # OpenAI's own clients send the content as null, others leave it out or send an empty text.
+    prompts = set()
+    for content in ({"content": None}, {}, {"content": ""}):
+        turn[1] = {**{k: v for k, v in turn[1].items() if k != "content"}, **content}
+        rendered = scripted.up.post("/v1/chat/completions/render", {"messages": turn, "tools": TOOLS})
+        assert rendered.status == 200, rendered.data
+        prompts.add(rendered.json()["prompt"])
+    (prompt,) = prompts
+    assert '"city": "A' in prompt
+    items = [
+        *ASK,
+        {"type": "function_call", "call_id": call.id, "name": "weather", "arguments": call.function.arguments},
+        {"type": "function_call_output", "call_id": call.id, "output": "1"},
+    ]
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    response = scripted.client.responses.create(model="m", input=items, tools=tools, max_output_tokens=400)
+    assert response.output_text == "It is sunny."
     scripted.up.idle()
 
 
 def test_several_calls_in_one_answer(scripted: Behind) -> None:
-    scripted.say(written(scripted.name, ("weather", ARGS), ("now", "{}")))
+    scripted.say(written(scripted.format, ("weather", ARGS), ("now", "{}")))
     stream = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=500, stream=True)
     assert [c[1:] for c in streamed(stream)[1]] == [["weather", ARGS], ["now", "{}"]]
     only = scripted.client.chat.completions.create(
@@ -208,7 +225,7 @@ def test_several_calls_in_one_answer(scripted: Behind) -> None:
 
 
 def test_a_malformed_call_is_text(scripted: Behind) -> None:
-    text = written(scripted.name, ("rm_rf", ARGS))
+    text = written(scripted.format, ("rm_rf", ARGS))
     scripted.say(text)
     reply = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400)
     assert reply.choices[0].message.content == text
@@ -217,7 +234,7 @@ def test_a_malformed_call_is_text(scripted: Behind) -> None:
 
 
 def test_without_tools_a_call_is_text_without_its_control_tokens(scripted: Behind) -> None:
-    scripted.say(written(scripted.name, ("now", "{}")))
+    scripted.say(written(scripted.format, ("now", "{}")))
     for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         reply = scripted.up.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 400, **options})
         if reply.status == 400:  # Hermes' template for tools cannot do without them
@@ -337,9 +354,78 @@ def test_a_model_without_a_known_format_says_so_and_the_server_may_be_told_one(s
     assert reply.status == 400
     assert "--tool-call-parser" in reply.json()["error"]["message"]
     loaded = load(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}", ())
-    loaded.engine.executor = Says([*ids_of(loaded, written("hermes", ("now", "{}"))), *loaded.tokenizer.eos_ids])
+    loaded.engine.executor = Says(
+        [*ids_of(loaded, written(FORMATS["hermes"], ("now", "{}"))), *loaded.tokenizer.eos_ids]
+    )
     with served(loaded, tool_parser="hermes") as (_, client):
         reply = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=200)
         assert reply.choices[0].finish_reason == "tool_calls"
     with pytest.raises(ValueError, match="there are hermes"):
         ServerSettings(tool_parser="kimi")
+
+
+# Calls that none of the formats reads: a tag that another format has too, with something else in it.
+OTHER = {
+    "arguments in tags": "<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}"
+    "<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>",
+    "parameters in tags": "<tool_call><function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}"
+    "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function></tool_call>",
+    "a fence": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ c.function.name }}\n```json\n"
+    "{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_calls_that_no_parser_reads_are_a_400_and_never_text(tmp_path: Path, name: str) -> None:
+    template = (
+        "{# <tool_call> arguments #}{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}"
+        "{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        + OTHER[name]
+        + "{% endfor %}{% endfor %}"
+    )
+    with served(load(tmp_path, template, ())) as (up, _):
+        reply = up.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 5, "tools": TOOLS})
+        assert (reply.status, reply.json()["error"]["code"]) == (400, "no_tool_format")
+        turn = [*ASK, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+        reply = up.post("/v1/chat/completions/render", {"messages": turn})
+        if name == "nothing":
+            assert reply.status == 400
+            assert "messages[1].tool_calls" in reply.json()["error"]["message"]
+        else:
+            assert "weather" in reply.json()["prompt"]
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ARGS}}
+
+
+def test_older_names_of_roles_and_calls_reach_the_prompt(hermes: Running) -> None:
+    """`developer`, `function` and `function_call`, which few templates know."""
+    turn = [
+        {"role": "system", "content": "RULE1"},
+        {"role": "developer", "content": "RULE2"},
+        *ASK,
+        {"role": "assistant", "content": None, "function_call": CALL["function"]},
+        {"role": "function", "name": "weather", "content": "RESULT"},
+    ]
+    reply = hermes.post("/v1/chat/completions/render", {"messages": turn})
+    assert reply.status == 200, reply.data
+    prompt = reply.json()["prompt"]
+    assert "system: RULE1\n\nRULE2" in prompt
+    assert '"name": "weather"' in prompt
+    assert "tool: RESULT" in prompt
+    for wrong in ({"name": "x"}, {"role": "user", "function_call": CALL["function"]}, {"function_call": {"name": 3}}):
+        reply = hermes.post(
+            "/v1/chat/completions/render",
+            {"messages": [*ASK, {"role": "assistant", "content": "a", "function_call": "x", **wrong}]},
+        )
+        assert reply.status == 400
+        assert "messages[1].function_call" in reply.json()["error"]["message"]
+
+
+def test_a_failing_template_says_in_which_line_and_on_which_message(tmp_path: Path) -> None:
+    template = "{% for m in messages %}\n{{ m.role }}:\n{{ m.content + m.signature }}\n{% endfor %}"
+    with served(load(tmp_path, template, ())) as (up, _):
+        reply = up.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 5})
+    assert (reply.status, reply.json()["error"]["code"]) == (400, "template")
+    assert "line 3 on messages[0]: 'dict object' has no attribute 'signature'" in reply.json()["error"]["message"]

@@ -4,6 +4,7 @@ import itertools
 import string
 from collections.abc import Callable
 
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +115,10 @@ def test_no_method_of_str_trusts_what_it_made() -> None:
         ("{% generation %}A{{ x }}{% endgeneration %}", "Ax"),
         ("{{ x | default('A') }}{{ nothing | default('A') }}", "xA"),
         ("{% filter trim %} A{{ x }} {% endfilter %}", "Ax"),
+        ("{{ x + 'A' + (x | safe) }}", "xAx"),
+        ("{{ (x | safe) + 'A' + x }}", "xAx"),
+        ("{{ 'A' + ('B' + x | e) }}", "ABx"),
+        ("{{ (('A' + x) | safe | trim)[-1:] + 'B' }}", "xB"),
     ],
 )
 def test_templates_keep_marks(source: str, expected: str) -> None:
@@ -122,6 +127,30 @@ def test_templates_keep_marks(source: str, expected: str) -> None:
     compiled, _ = environment.compile_chat(source)
     with environment.budgeted():
         check(compiled.render(x="x"), expected)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '<' + x + (y | safe) }}",
+        "{{ (x | safe) + '<|' + y }}",
+        "{{ (x | e) + '&' + (y | e) }}",
+        "{{ x + (y | tojson | safe) + x }}",
+        "{{ [x | safe, y] | join('<') }}",
+        "{{ (x | forceescape) + y }}",
+        "{{ (1 | safe) + x }}",
+        "{{ ((x | safe) + y)[2:] + x }}",
+    ],
+)
+def test_safe_text_is_escaped_as_jinja_has_it(source: str) -> None:
+    """The text is jinja's own, whatever the marks."""
+    environment = ChatEnvironment()
+    compiled, _ = environment.compile_chat(source)
+    values = {"x": "<a & 'b'>", "y": '"<|end|>"'}
+    plain = jinja2.Environment()
+    plain.filters["tojson"] = environment.filters["tojson"].__wrapped__
+    with environment.budgeted():
+        assert compiled.render(**values) == plain.from_string(source).render(**values)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from ridgeline.engine.guidance.grammar import compiled
 from ridgeline.engine.guidance.tables import Tables
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.tools import FORMATS, CallDelta, Function, ToolParser, forced_calls, format_of, with_calls
+from ridgeline.text.tools import FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
+from ridgeline.text.tools.formats import ALL_FORMATS
 from ridgeline.text.tools.json_scanner import JsonScanner, Malformed, Place
 
 NAMES = {"weather", "now", "näme"}
@@ -83,6 +84,12 @@ GOOD: list[tuple[str, str, Told]] = [
         ("", [("weather", ARGS), ("now", "{}")], []),
     ),
     ("mistral", '[TOOL_CALLS] [{"name": "now", "arguments": {}, "id": "abcdefghi"}]', ("", [("now", "{}")], [])),
+    ("mistral", f"Hm.[TOOL_CALLS]weather[ARGS]{ARGS}", ("Hm.", [("weather", ARGS)], [])),
+    (
+        "mistral",
+        f"[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{ARGS}[TOOL_CALLS]now[ARGS]{{}}",
+        ("", [("weather", ARGS), ("now", "{}")], []),
+    ),
     ("llama3_json", one("weather", ARGS, "parameters"), ("", [("weather", ARGS)], [])),
     ("llama3_json", f"<|python_tag|>{one('now', '{}', 'parameters')}", ("", [("now", "{}")], [])),
     (
@@ -108,6 +115,8 @@ BAD: list[tuple[str, str]] = [
     ("hermes", '<tool_call>{"name": "' + "n" * 300 + '"}'),
     ("hermes", '<tool_call>{"x": ' + "[" * 100 + "]" * 100 + ', "name": "now"}</tool_call>'),
     ("mistral", "[TOOL_CALLS] now()"),
+    ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
+    ("mistral", "[TOOL_CALLS]now[ARGS][1]"),
     ("mistral", '[TOOL_CALLS][{"name": "other", "arguments": {}}]'),
     ("llama3_json", '{"city": "Paris", "temperature": 21}'),
     ("llama3_json", '{"name": "Paul", "parameters": {}} is a man'),
@@ -291,44 +300,6 @@ def loaded(text: str) -> bool:
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("template", "name"),
-    [
-        ("{{ '[TOOL_CALLS][' }}", "mistral"),
-        ('<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>', "hermes"),
-        ("<tool_call>\n<function=x>{{ arguments }}", None),
-        ("Environment: ipython {{ '\"parameters\": ' }}", "llama3_json"),
-        (f"{{{{ '{B}{C}' + name + '{S}' }}}}", "deepseek_v31"),
-        (f"{{{{ '{B}{C}' + type + '{S}' }}}}```json", None),
-        ("{{ messages }}", None),
-    ],
-)
-def test_a_template_says_its_format(template: str, name: str | None) -> None:
-    found = format_of(template)
-    assert (found.name if found else None) == name
-
-
-CALL = {"id": "call_123", "type": "function", "function": {"name": "now", "arguments": '{"zone": "é"}'}}
-RESULT = {"role": "tool", "tool_call_id": "call_123", "content": "12:00"}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_calls_go_back_as_templates_take_them(name: str) -> None:
-    form = FORMATS[name]
-    call, result = with_calls([{"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT], form)
-    arguments = call["tool_calls"][0]["function"]["arguments"]
-    assert arguments == ('{"zone": "é"}' if form.arguments_as_text else {"zone": "é"})
-    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
-    assert (len(result["tool_call_id"]) == 9) == form.short_ids
-
-
-@pytest.mark.parametrize("arguments", ["[1]", "{", "3", [1], "[" * 100_000])
-def test_arguments_that_are_no_object_are_refused(arguments: object) -> None:
-    call = {**CALL, "function": {"name": "now", "arguments": arguments}}
-    with pytest.raises(ValueError, match="no JSON object"):
-        with_calls([{"role": "assistant", "tool_calls": [call]}], FORMATS["hermes"])
-
-
 # -- forced calls -----------------------------------------------------------------------------------------------------
 
 FUNCTIONS = [
@@ -338,12 +309,12 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_grammar_forces_calls_in_the_format(name: str, several: bool) -> None:
+@pytest.mark.parametrize("form", ALL_FORMATS, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
+def test_a_grammar_forces_calls_in_the_format(form: ToolFormat, several: bool) -> None:
     """Whatever a drunken speaker says within the grammar, the parser takes whole calls of offered functions from it."""
     tokenizer = ByteTokenizer()
     tables = Tables(tokenizer, 257)
-    grammar = forced_calls(FORMATS[name], FUNCTIONS, tokenizer, several=several)
+    grammar = forced_calls(form, FUNCTIONS, tokenizer, several=several)
     start = compiled(StructuredOutputs(grammar=grammar), tables.library)
     most = 0
     for seed in range(12):
@@ -359,9 +330,9 @@ def test_a_grammar_forces_calls_in_the_format(name: str, several: bool) -> None:
         else:
             if not matcher.is_accepting():
                 continue
-        content, calls, undone = parse(name, [said.decode()])
+        content, calls, undone = parse(form.name, [said.decode()])
         assert (content.strip(), undone) == ("", [])
         assert calls
         assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
         most = max(most, len(calls))
-    assert (most > 1) == (several and FORMATS[name].layout.between is not None)
+    assert (most > 1) == (several and form.layout.between is not None)

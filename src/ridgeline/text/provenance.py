@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, cast
 
+import markupsafe
+
 _TYPED, _WRITTEN = b"\x00", b"\x01"
 
 
@@ -46,9 +48,9 @@ class Written(str):
         return self  # str(x), which jinja applies to all it prints, must not forget the marks
 
     def __add__(self, other: str) -> Written:
-        if not isinstance(other, str) or hasattr(other, "__html__"):  # Markup escapes what it meets
+        if not isinstance(other, str):
             return cast(Written, NotImplemented)
-        return concat((self, other))
+        return SafeText.of(other).__radd__(self) if hasattr(other, "__html__") else concat((self, other))
 
     def __radd__(self, other: str) -> Written:
         return concat((other, self)) if isinstance(other, str) else cast(Written, NotImplemented)
@@ -119,6 +121,41 @@ class Written(str):
             cut.append(self[start : start + len(piece)])
             start += len(piece) + len(sep)
         return cut
+
+
+class SafeText(Written):
+    """A string that Jinja's `safe` or `escape` returned: other text that is joined to it is escaped for HTML.
+
+    Templates write JSON with `tojson | safe`. Markup, the class that Jinja has for such text, would forget the marks.
+    """
+
+    @classmethod
+    def of(cls, text: str) -> SafeText:
+        """Return a text that needs no escaping, with the marks that it has."""
+        return cls(text, marks_of(text))
+
+    def __html__(self) -> str:
+        return self
+
+    def __add__(self, other: str) -> Written:
+        if not isinstance(other, str):
+            return cast(Written, NotImplemented)
+        return SafeText.of(concat((self, escaped(other))))
+
+    def __radd__(self, other: str) -> Written:
+        return SafeText.of(concat((escaped(other), self))) if isinstance(other, str) else cast(Written, NotImplemented)
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Written:
+        return SafeText.of(super().__getitem__(key))
+
+
+def escaped(text: str) -> str:
+    """Return a text escaped for HTML, its marks kept; a safe text as it is."""
+    if hasattr(text, "__html__"):
+        return text
+    pieces = [str(markupsafe.escape(each)) for each in str.__str__(text)]
+    marks = marks_of(text)
+    return Written("".join(pieces), b"".join(marks[at : at + 1] * len(piece) for at, piece in enumerate(pieces)))
 
 
 def marks_of(text: str) -> bytes:

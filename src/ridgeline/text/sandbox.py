@@ -9,8 +9,10 @@ import functools
 import inspect
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -22,9 +24,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 from ridgeline.text.budget import Budget, Exhausted, allow_filter, allow_method, repeated_size
-from ridgeline.text.provenance import Written, concat, written_join
+from ridgeline.text.provenance import SafeText, Written, concat, escaped, written_join
 
 MAX_SOURCE = 1 << 18
 """Longest template source, in characters; released ones stay under 32 Ki."""
@@ -38,6 +41,30 @@ _UNUSED = ("pprint", "urlize", "wordwrap", "xmlattr")
 
 class RefusedByTemplate(jinja2.TemplateError):
     """`raise_exception`: a template says what is wrong with a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePlace:
+    """The place at which a template failed."""
+
+    line: int | None
+    """The line of the template, from 1."""
+    message: int | None
+    """The place, in the list of messages, of the one that the template was at."""
+
+
+def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:
+    """Return where a template failed while it rendered these messages, as far as the error's traceback says."""
+    places = {id(each): at for at, each in enumerate(messages)}
+    line = message = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename != template.filename:
+            continue
+        line = number
+        # A loop's variable comes after what the template has set before it.
+        held = (places[id(value)] for value in reversed(frame.f_locals.values()) if id(value) in places)
+        message = next(held, message)
+    return FailurePlace(line, message)
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -126,8 +153,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             budget = self._budget
             budget.step()
             named = {**dict.fromkeys(names[len(args) - first :]), **kwargs}
-            allow_filter(name, args[first - 1], (*args[first:], *named.values()), budget)
-            return budget.made(function(*args, **kwargs))
+            value = args[first - 1]
+            allow_filter(name, value, (*args[first:], *named.values()), budget)
+            result = function(*args, **kwargs)
+            return budget.made(_safe_text(name, value, result) if isinstance(result, Markup) else result)
 
         return run
 
@@ -224,6 +253,13 @@ class _Namespace(Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         super().__setitem__(name, value)
+
+
+def _safe_text(name: str, value: Any, result: str) -> SafeText:
+    """Return a safe text that a filter made of a value, with the marks of the value if its characters are kept."""
+    if not isinstance(value, str) or name not in ("safe", "e", "escape"):
+        return SafeText.of(str(result))
+    return SafeText.of(value if name == "safe" else escaped(value))
 
 
 def _check_name(name: str) -> None:

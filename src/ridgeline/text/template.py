@@ -9,9 +9,11 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 from ridgeline.text.budget import Exhausted
+from ridgeline.text.conversation import for_template
 from ridgeline.text.declared import NAMES, read_templates
+from ridgeline.text.probe import TemplateProbe
 from ridgeline.text.provenance import Written, concat
-from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate
+from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.text.tokenizer import Part, Tokenizer
 from ridgeline.untrusted import ModelRefused
 
@@ -24,7 +26,6 @@ MAX_DEPTH = 64
 """Deepest nesting of a message, tool or document."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
-_ASKS_FOR_NONE = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -48,7 +49,6 @@ class ChatTemplate:
             raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
         self.source = source
         self._tokenizer = tokenizer
-        self._keeps_null_content = bool(_ASKS_FOR_NONE.search(source))
         self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
         self._environment = environment = ChatEnvironment()
         try:
@@ -56,6 +56,7 @@ class ChatTemplate:
         except Exception as error:  # of jinja, and of Python's compiler: `break` outside a loop, loops nested too deep
             raise ValueError(f"{where}: not valid Jinja ({_one_line(error)}); correct the template") from error
         self.variables = names - _RESERVED - environment.globals.keys()
+        self.probe = TemplateProbe(self._render_probe)
 
     def encode(
         self,
@@ -67,24 +68,33 @@ class ChatTemplate:
         most_tokens: int | None = None,
         **variables: Any,
     ) -> RenderedPrompt:
-        """Render a conversation. most_tokens: refuse one that cannot fit in so many, before it is encoded.
+        """Render a conversation, its messages in the form that the template takes (`for_template`).
 
         No character of `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is
-        changed. Raises ValueError for what the template refuses (raise_exception), for unknown variables, and for text
-        that is not valid Unicode; ModelRefused for a template that fails, or takes more than its budget.
+        changed.
+
+        Args:
+            most_tokens: Refuse a prompt that cannot fit in so many tokens, before it is encoded.
+
+        Raises:
+            ValueError: What the template refuses (raise_exception) or would leave out, unknown variables, and text
+                that is not valid Unicode.
+            ModelRefused: A template that fails, or takes more than its budget.
         """
         unknown = sorted(variables.keys() - self.variables)
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
             raise ValueError(f"chat template: no variable {', '.join(unknown)}; the template reads: {known}")
+        turns = for_template(messages, self.probe)
         written = self._rendered(
             {
                 **{name: _plain(value) for name, value in variables.items()},
-                "messages": [self._message(message) for message in messages],
+                "messages": [_message(turn.message) for turn in turns],
                 "tools": None if tools is None else [_plain(tool) for tool in tools],
                 "documents": None if documents is None else [_plain(document) for document in documents],
                 "add_generation_prompt": add_generation_prompt,
-            }
+            },
+            [turn.index for turn in turns],
         )
         text = "".join([text for text, _ in written.runs()])
         if most_tokens is not None:
@@ -94,25 +104,39 @@ class ChatTemplate:
     def check(self) -> None:
         """Raises ModelRefused for a template that spends its budget on the shortest conversation, or reaches for what
         the sandbox forbids. One that fails otherwise may want another conversation: tools, documents."""
-        shortest = {"messages": [self._message({"role": "user", "content": "hi"})], "tools": None, "documents": None}
         try:
-            self._rendered({**shortest, "add_generation_prompt": True})
+            self._render_probe([{"role": "user", "content": "hi"}], None, True)
         except ModelRefused as error:
             if isinstance(error.__cause__, Exhausted | SecurityError | RecursionError | MemoryError):
                 raise
         except ValueError:
             pass  # it says what it wants instead
 
-    def _rendered(self, context: Mapping[str, Any]) -> Written:
-        """What the template writes. Errors are those of `encode`."""
+    def _render_probe(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, opens: bool
+    ) -> str:
+        """Return what the template makes of messages that are passed as they are. opens: as add_generation_prompt."""
+        told = [_message(message) for message in messages]
+        context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
+        return "".join([text for text, _ in self._rendered(context, range(len(told))).runs()])
+
+    def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> Written:
+        """Return what the template writes. indices: its messages' places in the conversation. Raises as `encode`."""
         try:
             with self._environment.budgeted():
                 rendered = self._compiled.render({**self._named, **context})
         except RefusedByTemplate as error:
-            raise ValueError(f"chat template: {_one_line(error)}") from error
+            raise ValueError(self._failure(error, context["messages"], indices)) from error
         except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
-            raise ModelRefused(f"chat template: {_one_line(error)}") from error
+            raise ModelRefused(self._failure(error, context["messages"], indices)) from error
         return rendered if isinstance(rendered, Written) else concat([rendered])
+
+    def _failure(self, error: Exception, messages: Sequence[object], indices: Sequence[int]) -> str:
+        """Return one line that says where in the template and on which message it failed, and why."""
+        place = failed_at(error, self._compiled, messages)
+        line = f" line {place.line}" if place.line is not None else ""
+        message = f" on messages[{indices[place.message]}]" if place.message is not None else ""
+        return f"chat template:{line}{message}{':' if line or message else ''} {_one_line(error)}"
 
     def _parts(self, written: Written) -> list[Part]:
         """Cut at the control literals that the template wrote in full."""
@@ -124,22 +148,6 @@ class ChatTemplate:
                 end = match.end()
             parts.append(text[end:])
         return [part for part in parts if part != ""]
-
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message out of plain types, its role trusted where known, its reasoning under every name templates read.
-
-        Keys that hold null are left out, as transformers does, for templates would write "None"; but a null content
-        stays for those that ask for it (DeepSeek's).
-        """
-        kept = {k: v for k, v in message.items() if v is not None or (k == "content" and self._keeps_null_content)}
-        plain: dict[str, Any] = _plain(kept)
-        role = plain.get("role")
-        if not isinstance(role, str):
-            raise ValueError("a message without a role; give each one of: system, user, assistant, tool")
-        if role in ROLES:
-            plain["role"] = Written.by_template(role)
-        reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
-        return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
 
 
 class ChatTemplates:
@@ -178,6 +186,20 @@ def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ValueError(f"{path}: the chat template cannot be read: {why}") from None
     return ChatTemplates({"default": ChatTemplate(source, tokenizer, where=str(path))})
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message of plain types, its role trusted if known, its reasoning under every name that templates read.
+
+    Keys that hold null are left out, as transformers does, since templates would write "None". A null content stays:
+    the probe has found that the template wants it.
+    """
+    plain: dict[str, Any] = _plain({k: v for k, v in message.items() if v is not None or k == "content"})
+    role = plain.get("role")
+    if role in ROLES:
+        plain["role"] = Written.by_template(role)
+    reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
+    return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
 
 
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:

@@ -19,12 +19,12 @@ from ridgeline.server.api.messages import read_messages
 from ridgeline.server.api.model import ServedModel, beside, cache_root
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
-from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, format_for, read_tools
+from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, RenderedPrompt
-from ridgeline.text.tools import CallDelta, ToolParser, with_calls
+from ridgeline.text.tools import CallDelta, ToolParser
 from ridgeline.untrusted import ModelRefused
 
 ROUTE = "/v1/chat/completions"
@@ -36,7 +36,6 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     template = model.template(tools=bool(tools))
     messages = read_messages(fields.messages)
     check_calls(messages)
-    written = format_for(template, settings)
     variables = _variables(fields, template)
     size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
     if size > most:
@@ -44,7 +43,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     def encode() -> RenderedPrompt:
         return template.encode(
-            with_calls(messages, written),
+            messages,
             tools=tools,
             documents=fields.documents,
             add_generation_prompt=fields.add_generation_prompt,
@@ -54,8 +53,10 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     try:
         return await beside(size, encode)
-    except ModelRefused:  # the words are Python's, and the fault the template's
-        raise invalid("the model's chat template fails on this conversation", "messages", code="template") from None
+    except ModelRefused as error:  # the fault is the template's, not the request's
+        raise invalid(
+            f"the model's chat template fails on this conversation: {error}", "messages", code="template"
+        ) from None
     except ValueError as error:  # what the template refuses, and what is too long or no Unicode
         raise invalid(str(error), "messages") from None
 

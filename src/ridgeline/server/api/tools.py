@@ -20,7 +20,6 @@ from ridgeline.text.tools import (
     ToolParser,
     forced_calls,
     format_named,
-    format_of,
 )
 
 ANY_MODEL = "hermes"
@@ -109,8 +108,11 @@ def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -
 
 
 def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
-    """The format of a model's calls: the one that the server was told, else its template's."""
-    return format_named(settings.tool_parser) if settings.tool_parser is not None else format_of(template.source)
+    """Return the format of a model's calls: the one that the server was started with, or else its template's."""
+    written = template.probe.calls.tool_format
+    if settings.tool_parser is None or (written is not None and written.name == settings.tool_parser):
+        return written
+    return format_named(settings.tool_parser)
 
 
 def _function(tool: Mapping[str, Any], where: str) -> Function:
@@ -141,8 +143,13 @@ def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, .
 
 
 def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ApiError for calls in a conversation that are none."""
+    """Raise ApiError for a call in a conversation that lacks a part or is not the assistant's."""
     for index, message in enumerate(messages):
+        legacy = message.get("function_call")
+        if legacy is not None and not (_is_function(legacy) and message.get("role") == "assistant"):
+            raise invalid(
+                f"messages[{index}].function_call: give the assistant's call with name and arguments", "messages"
+            )
         calls = message.get("tool_calls")
         if calls is None:
             continue
@@ -156,13 +163,11 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _is_call(call: object) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    return (
-        isinstance(call, dict)
-        and isinstance(call.get("id"), str)
-        and isinstance(function, dict)
-        and isinstance(function.get("name"), str)
-    )
+    return isinstance(call, dict) and isinstance(call.get("id"), str) and _is_function(call.get("function"))
+
+
+def _is_function(function: object) -> bool:
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 @dataclass(slots=True)

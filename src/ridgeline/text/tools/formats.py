@@ -2,9 +2,9 @@
 them."""
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ridgeline.text.tools.call import CallSink, expect, one_of, read_arguments, read_call, until
+from ridgeline.text.tools.call import CallSink, after_blanks, expect, one_of, read_arguments, read_call, until
 
 Calls = Generator[None, str, None]
 """Reads the calls after an opening marker; sent characters."""
@@ -28,9 +28,9 @@ class Layout:
 class ToolFormat:
     """How a family of models calls functions.
 
-    opening: the marker that begins calls in an answer. read: them after it. markers: literals that may be control
-    tokens of the model. starts_bare: an answer that begins with a brace is a call too. arguments_as_text: the template
-    takes arguments as text rather than as an object. short_ids: it takes ids of 9 letters and digits only.
+    opening: the marker that begins calls in a response. read: the calls after it. markers: literals that may be control
+    tokens of the model. starts_bare: a response that begins with a brace is a call too. short_ids: calls get ids of 9
+    letters and digits.
     """
 
     name: str
@@ -39,7 +39,6 @@ class ToolFormat:
     layout: Layout
     markers: tuple[str, ...]
     starts_bare: bool = False
-    arguments_as_text: bool = False
     short_ids: bool = False
 
 
@@ -56,7 +55,15 @@ def _llama(new: NewCall) -> Calls:
 
 
 def _mistral(new: NewCall) -> Calls:
-    yield from expect("[")
+    """A list of objects, or in newer models one call: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
+    first = yield from after_blanks()
+    if first != "[":
+        named = first + (yield from until("[ARGS]"))
+        sink = new()
+        sink.take_name(named.partition("[CALL_ID]")[0].strip())
+        yield from read_arguments(sink)
+        sink.end()
+        return
     while True:
         yield from read_call(new(), ("arguments", "parameters"))
         if (yield from one_of((",", "]"))) == "]":
@@ -83,6 +90,8 @@ _NAME = '{"name": "'
 _HERMES = Layout("<tool_call>\n", _NAME, '", "arguments": ', "}", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
 _LLAMA = Layout("", _NAME, '", "parameters": ', "}", None, "")
 _MISTRAL = Layout("[TOOL_CALLS][", _NAME, '", "arguments": ', "}", ", ", "]")
+_MISTRAL_MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+_MISTRAL_ARGS = Layout("", "[TOOL_CALLS]", "[ARGS]", "", "", "")
 _DEEPSEEK = Layout(_BEGIN + _CALL, "", _MIDDLE, "", _CALL_END + _CALL, _CALL_END + _END)
 
 FORMATS: Mapping[str, ToolFormat] = {
@@ -90,37 +99,18 @@ FORMATS: Mapping[str, ToolFormat] = {
     for each in (
         ToolFormat("hermes", "<tool_call>", _hermes, _HERMES, ("<tool_call>", "</tool_call>")),
         ToolFormat("llama3_json", "<|python_tag|>", _llama, _LLAMA, ("<|python_tag|>",), starts_bare=True),
-        ToolFormat("mistral", "[TOOL_CALLS]", _mistral, _MISTRAL, ("[TOOL_CALLS]",), short_ids=True),
-        ToolFormat(
-            "deepseek_v31",
-            _BEGIN,
-            _deepseek,
-            _DEEPSEEK,
-            (_BEGIN, _CALL, _MIDDLE, _CALL_END, _END),
-            arguments_as_text=True,
-        ),
+        ToolFormat("mistral", "[TOOL_CALLS]", _mistral, _MISTRAL, _MISTRAL_MARKERS, short_ids=True),
+        ToolFormat("deepseek_v31", _BEGIN, _deepseek, _DEEPSEEK, (_BEGIN, _CALL, _MIDDLE, _CALL_END, _END)),
     )
 }
-"""By the names that vLLM's --tool-call-parser has for them."""
+"""The formats by the names that vLLM's --tool-call-parser has for them."""
+
+ALL_FORMATS = (*FORMATS.values(), replace(FORMATS["mistral"], layout=_MISTRAL_ARGS))
+"""The formats with each layout in which templates write them: Mistral's newer models write calls in another one."""
 
 
 def format_named(name: str) -> ToolFormat:
-    """Raises ValueError that lists the names there are."""
+    """Return the format of this name. Raises ValueError that lists the names there are."""
     if name not in FORMATS:
         raise ValueError(f"no format of tool calls is called {name!r}; there are {', '.join(FORMATS)}")
     return FORMATS[name]
-
-
-def format_of(template: str) -> ToolFormat | None:
-    """The format that a chat template's text writes calls in; None where it is none of these."""
-    if "[TOOL_CALLS]" in template:
-        return FORMATS["mistral"]
-    if _BEGIN in template and "```json" not in template:  # DeepSeek's templates before V3.1 have a fence there
-        return FORMATS["deepseek_v31"]
-    if "<function=" in template:  # Functionary's, and Qwen's for coders
-        return None
-    if "<tool_call>" in template and "arguments" in template:
-        return FORMATS["hermes"]
-    if "ipython" in template and '"parameters": ' in template:
-        return FORMATS["llama3_json"]
-    return None

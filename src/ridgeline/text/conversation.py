@@ -1,0 +1,216 @@
+"""A conversation in the form that a chat template takes: its roles, calls and results, as the probe found them."""
+
+import hashlib
+import json
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.text.probe import ABSENT, CallForm, TemplateProbe
+
+_LETTERS = string.ascii_letters + string.digits
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message for the template, and the index of the message that it was made of."""
+
+    index: int
+    message: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        """The name of the message in an error."""
+        return f"messages[{self.index}]"
+
+    @property
+    def calls(self) -> Sequence[Mapping[str, Any]]:
+        """The tool calls of the message."""
+        return self.message.get("tool_calls") or ()
+
+    def having(self, **changes: Any) -> "Turn":
+        """Return the turn with keys of its message set."""
+        return replace(self, message={**self.message, **changes})
+
+
+def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> list[Turn]:
+    """Return the messages in the form that the template takes.
+
+    OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
+    `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
+    template would leave it out, and for arguments that are no JSON object.
+    """
+    turns = [_as_tool_calls(Turn(index, dict(message))) for index, message in enumerate(messages)]
+    turns = _with_known_roles(_with_ids_of_functions(turns), probe)
+    if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
+        return [_without_calls(turn) for turn in turns]
+    form = _call_form(turns, probe)
+    if not form.several:
+        turns = list(_one_call_each(turns))
+    if form.named_results:
+        turns = list(_with_names_in_results(turns))
+    return [each for turn in turns for each in _in_form(turn, form)]
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+def _with_known_roles(turns: Sequence[Turn], probe: TemplateProbe) -> list[Turn]:
+    """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
+    leading = sum(1 for _ in _leading_system(turns))
+    known: list[Turn] = []
+    for at, turn in enumerate(turns):
+        role = turn.message.get("role")
+        if not isinstance(role, str):
+            raise ValueError(f"{turn.where}: a message without a role; give one of: system, user, assistant, tool")
+        written = probe.role(role)
+        if written is None:
+            raise ValueError(f"{turn.where}: the model's chat template leaves out messages of the role {role}")
+        if role in _SYSTEM and at >= leading and not probe.writes_later(written):
+            raise ValueError(
+                f"{turn.where}: the model's chat template leaves out a {role} message after the conversation has "
+                "begun; put its text into the first message"
+            )
+        known.append(turn if written == role else turn.having(role=written))
+    has_alias = any(turn.message.get("role") != known[at].message["role"] for at, turn in enumerate(turns[:leading]))
+    if leading > 1 and (has_alias or probe.joins_leading):
+        texts = [turn.message.get("content") or "" for turn in known[:leading]]
+        if all(isinstance(text, str) for text in texts):
+            return [known[0].having(content="\n\n".join(filter(None, texts))), *known[leading:]]
+    return known
+
+
+def _leading_system(turns: Iterable[Turn]) -> Iterator[Turn]:
+    for turn in turns:
+        if turn.message.get("role") not in _SYSTEM:
+            return
+        yield turn
+
+
+# -- calls and their results ------------------------------------------------------------------------------------------
+
+
+def _as_tool_calls(turn: Turn) -> Turn:
+    """Return a turn whose one `function_call`, which OpenAI's interface had before `tool_calls`, is a tool call."""
+    call = turn.message.get("function_call")
+    if not isinstance(call, Mapping) or turn.calls:
+        return turn
+    kept = {key: value for key, value in turn.message.items() if key != "function_call"}
+    made = {"id": f"call_{turn.index:09d}", "type": "function", "function": dict(call)}
+    return Turn(turn.index, {**kept, "tool_calls": [made]})
+
+
+def _with_ids_of_functions(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with the id of the call before on each `function` message, which has none."""
+    found: list[Turn] = []
+    last: str | None = None
+    for turn in turns:
+        last = turn.calls[-1].get("id") if turn.calls else last
+        lacks = turn.message.get("role") == "function" and "tool_call_id" not in turn.message and last is not None
+        found.append(turn.having(tool_call_id=last) if lacks else turn)
+    return found
+
+
+def _call_form(turns: Sequence[Turn], probe: TemplateProbe) -> CallForm:
+    """Return the form of calls. Raises ValueError if the template leaves them out."""
+    first = next((turn for turn in turns if turn.calls), None)
+    if first is not None and not probe.calls.may_be_written:
+        raise ValueError(f"{first.where}.tool_calls: the model's chat template leaves out tool calls")
+    return probe.calls.form or CallForm()
+
+
+def _one_call_each(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yield the turns with one call a message, each followed by its result, for a template that writes one only."""
+    taken: set[int] = set()
+    for at, turn in enumerate(turns):
+        if at in taken:
+            continue
+        if len(turn.calls) < 2:
+            yield turn
+            continue
+        results = _results_after(turns, at)
+        for number, call in enumerate(turn.calls):
+            text = {} if number == 0 else {"content": None}
+            yield turn.having(tool_calls=[call], **text)
+            answering = [place for place in results if turns[place].message.get("tool_call_id") == call.get("id")]
+            yield from (turns[place] for place in answering)
+            taken.update(answering)
+
+
+def _results_after(turns: Sequence[Turn], at: int) -> list[int]:
+    """Return the places of the results that follow a message with calls."""
+    places: list[int] = []
+    for place in range(at + 1, len(turns)):
+        if turns[place].message.get("role") != "tool":
+            break
+        places.append(place)
+    return places
+
+
+def _with_names_in_results(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Yield the turns, the name of the function that was called on each result that lacks it."""
+    names: dict[Any, Any] = {}
+    for turn in turns:
+        names |= {call.get("id"): call["function"].get("name") for call in turn.calls}
+        name = names.get(turn.message.get("tool_call_id"))
+        lacks = turn.message.get("role") == "tool" and turn.message.get("name") is None and name is not None
+        yield turn.having(name=name) if lacks else turn
+
+
+def _in_form(turn: Turn, form: CallForm) -> list[Turn]:
+    """Return a turn with its calls, its content and its ids in the template's form."""
+    if form.short_ids and isinstance(turn.message.get("tool_call_id"), str):
+        turn = turn.having(tool_call_id=_short(turn.message["tool_call_id"]))
+    if not turn.calls:
+        return [_without_calls(turn)]
+    turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
+    if not turn.message.get("content"):
+        return [_with_content(turn, form.content)]
+    if form.beside_text:
+        return [turn]
+    said = {key: value for key, value in turn.message.items() if key != "tool_calls"}
+    calling = {"role": turn.message["role"], "tool_calls": turn.calls}
+    return [Turn(turn.index, said), _with_content(Turn(turn.index, calling), form.content)]
+
+
+def _with_content(turn: Turn, content: str | None) -> Turn:
+    """Return a turn with calls whose content is the template's for a message without text."""
+    kept = {key: value for key, value in turn.message.items() if key != "content"}
+    return Turn(turn.index, kept if content == ABSENT else {**kept, "content": content})
+
+
+def _without_calls(turn: Turn) -> Turn:
+    """Return a turn without calls: an empty list is none, and a null content is an empty text."""
+    kept = {key: value for key, value in turn.message.items() if key != "tool_calls" or value}
+    if "content" in kept and kept["content"] is None:
+        kept["content"] = ""
+    return Turn(turn.index, kept)
+
+
+def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
+    function = call["function"]
+    arguments = _arguments(function.get("arguments"), where)
+    written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
+    identity = call.get("id")
+    short = {"id": _short(identity)} if form.short_ids and isinstance(identity, str) else {}
+    return {**call, "type": "function", "function": {"name": function["name"], "arguments": written}, **short}
+
+
+def _arguments(given: object, where: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object")
+    return value
+
+
+def _short(identity: str) -> str:
+    """Return an id of nine letters and digits: itself, or one made from it, so that calls and results still agree."""
+    if len(identity) == 9 and identity.isascii() and identity.isalnum():
+        return identity
+    number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:8])
+    return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9))

@@ -1,0 +1,93 @@
+"""The forms in which a chat template takes tool calls, found by transformers' renderer: the reference of the probe."""
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from transformers.utils.chat_template_utils import render_jinja_template
+
+Message = dict[str, Any]
+ABSENT = object()
+ASK: Message = {"role": "user", "content": "sentinel_question"}
+CALLED, KEY, VALUE = "sentinel_function", "sentinel_key", "sentinel_value"
+OFFERED = [
+    {
+        "type": "function",
+        "function": {
+            "name": "offered",
+            "description": "Offered.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "A."}}},
+        },
+    }
+]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Whether arguments are text, the content beside calls without text, and whether calls stand apart from text."""
+
+    as_text: bool
+    content: Any
+    apart: bool = False
+
+    def written(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Give the messages in this form."""
+        for message in messages:
+            if not message.get("tool_calls"):
+                yield message
+                continue
+            kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls")}
+            calls = [self._call(call) for call in message["tool_calls"]]
+            text = message.get("content")
+            if text and self.apart:
+                yield {**kept, "content": text}
+            content = text if text and not self.apart else self.content
+            yield {**kept, **({} if content is ABSENT else {"content": content}), "tool_calls": calls}
+
+    def _call(self, call: Message) -> Message:
+        arguments = call["function"]["arguments"]
+        as_object = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given = json.dumps(as_object, ensure_ascii=False) if self.as_text else as_object
+        return {**call, "function": {**call["function"], "arguments": given}}
+
+
+def rendered(source: str, messages: Sequence[Message], tools: Any = None) -> str | None:
+    """Give transformers' text, or None where the template refuses the messages."""
+    names = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "")
+    try:
+        return str(render_jinja_template([list(messages)], chat_template=source, tools=tools, **names)[0][0])
+    except (jinja2.TemplateError, TypeError, KeyError):
+        return None
+
+
+@functools.cache
+def call_forms(source: str) -> tuple[Form, ...]:
+    """Give the forms in which a call is written exactly once, its arguments quoted once and no null in words."""
+    found = []
+    for as_text, content in itertools.product((False, True), ("", None, ABSENT)):
+        form = Form(as_text, content)
+        if _writes_once(source, form, None):
+            apart = not _writes_once(source, form, "sentinel_text")
+            found.append(Form(as_text, content, apart))
+    return tuple(form for form in found if form.as_text == found[0].as_text)
+
+
+def _writes_once(source: str, form: Form, text: str | None) -> bool:
+    function = {"name": CALLED, "arguments": {KEY: VALUE}}
+    call = {"id": "sentinel1", "type": "function", "function": function}
+    messages = list(form.written([ASK, {"role": "assistant", "content": text, "tool_calls": [call]}]))
+    whole = rendered(source, messages, OFFERED) or rendered(source, messages) or ""
+    said = whole.partition(ASK["content"])[2]
+    clean = not any(each in said for each in (f'\\"{KEY}', f"{{'{KEY}'", "None"))
+    return clean and all(said.count(word) == 1 for word in (CALLED, KEY, VALUE))
+
+
+def in_forms(messages: Sequence[Message], forms: Sequence[Form]) -> list[list[Message]]:
+    """Give a conversation in each form of a template; as it is if it has no calls, [] if the template takes none."""
+    if not any(message.get("tool_calls") for message in messages):
+        return [list(messages)]
+    return [list(form.written(messages)) for form in forms]

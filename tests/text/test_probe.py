@@ -1,0 +1,313 @@
+"""What the probe finds in templates of releases and in small ones: transformers' renderer is the reference."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.text import ChatTemplate
+from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.probe import ABSENT as NO_CONTENT
+from text import call_forms
+from text.test_chat_templates import NAMES, source_of
+
+Message = dict[str, Any]
+ASK = {"role": "user", "content": "How high is it?"}
+SAID = {"role": "assistant", "content": "Low."}
+ARGUMENTS = {"harbour": "Brest", "days": 3}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "offered",
+            "description": "Offered.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "A."}}},
+        },
+    }
+]
+FORMATS = {
+    **dict.fromkeys(
+        (
+            "Bielik-11B-v3.0-Instruct",
+            "MiMo-VL",
+            "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+            "Qwen-Qwen2.5-7B-Instruct",
+            "Qwen-Qwen3-0.6B",
+            "Reka-Edge",
+            "ibm-granite-granite-4.0",
+            "qwen3",
+        ),
+        "hermes",
+    ),
+    "meta-llama-Llama-3.1-8B-Instruct": "llama3_json",
+    "meta-llama-Llama-3.3-70B-Instruct": "llama3_json",
+    "mistralai-Mistral-Nemo-Instruct-2407": "mistral",
+    "mistralai-Ministral-3-14B-Reasoning-2512": "mistral",
+    "deepseek-ai-DeepSeek-V3.1": "deepseek_v31",
+}
+"""The templates of releases whose calls one of our formats reads; the others have formats of their own."""
+
+
+def template_of(source: str) -> ChatTemplate:
+    return ChatTemplate(source, ByteTokenizer())
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def released(request: pytest.FixtureRequest, data_dir: Path) -> tuple[str, ChatTemplate]:
+    """A template of a release."""
+    return request.param, template_of(source_of(data_dir, request.param))
+
+
+def call(name: str, number: int = 0) -> Message:
+    """A call as OpenAI's interface has it."""
+    return {
+        "id": f"call_{number}abcdefabcdef",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(ARGUMENTS)},
+    }
+
+
+def result(text: str, number: int = 0) -> Message:
+    return {"role": "tool", "tool_call_id": f"call_{number}abcdefabcdef", "content": text}
+
+
+def calling(*calls: Message, content: str | None = None) -> Message:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def text_of(template: ChatTemplate, messages: list[Message]) -> str:
+    """The prompt of a conversation, with tools offered unless the template fails on them."""
+    tools = None if call_forms.rendered(template.source, [ASK], TOOLS) is None else TOOLS
+    return template.encode(messages, tools=tools).text
+
+
+def test_the_form_of_calls_is_one_in_which_transformers_writes_them_once(released: tuple[str, ChatTemplate]) -> None:
+    _, template = released
+    forms = call_forms.call_forms(template.source)
+    found = template.probe.calls.form
+    assert (found is None) == (not forms)
+    if found is None:
+        return
+    content = call_forms.ABSENT if found.content == NO_CONTENT else found.content
+    assert call_forms.Form(found.arguments_as_text, content, not found.beside_text) in forms
+
+
+def test_a_format_is_found_only_where_its_parser_reads_the_template_s_calls(
+    released: tuple[str, ChatTemplate],
+) -> None:
+    name, template = released
+    found = template.probe.calls.tool_format
+    assert (found.name if found else None) == FORMATS.get(name)
+    assert (found is not None and found.layout.middle == "[ARGS]") == (
+        name == "mistralai-Ministral-3-14B-Reasoning-2512"
+    )
+
+
+def test_the_tool_loop_of_openai_leaves_nothing_out(released: tuple[str, ChatTemplate]) -> None:
+    """A call, two calls and a call beside text, each with its results: all is in the prompt, or it is refused."""
+    _, template = released
+    loops = (
+        [ASK, calling(call("tide")), result("probe_low")],
+        [ASK, calling(call("tide"), call("wind", 1)), result("probe_low"), result("probe_east", 1)],
+        [ASK, calling(call("tide"), call("wind", 1)), result("probe_east", 1), result("probe_low")],
+        [ASK, calling(call("tide"), content="I look."), result("probe_low"), SAID, ASK],
+    )
+    for messages in loops:
+        texts = [each["content"] for each in messages if each["role"] == "tool"]
+        names = [each["function"]["name"] for message in messages for each in message.get("tool_calls", ())]
+        if template.probe.calls.form is None:
+            with pytest.raises(ValueError, match=r"messages\[\d\]|chat template: line"):
+                text_of(template, messages)
+            continue
+        prompt = text_of(template, messages)
+        assert all(prompt.count(text) == 1 for text in texts)
+        assert all(name in prompt for name in names)
+        assert prompt.count("Brest") == len(names)
+        assert '\\"' not in prompt.partition(ASK["content"])[2]
+        assert "None" not in prompt.partition(ASK["content"])[2]
+
+
+SYSTEM: dict[str, list[Message]] = {
+    "developer": [{"role": "developer", "content": "probe_rule"}, ASK],
+    "two": [{"role": "system", "content": "probe_first"}, {"role": "developer", "content": "probe_rule"}, ASK],
+    "two systems": [{"role": "system", "content": "probe_first"}, {"role": "system", "content": "probe_rule"}, ASK],
+    "later": [ASK, SAID, {"role": "developer", "content": "probe_rule"}, ASK],
+    "function": [
+        ASK,
+        {"role": "assistant", "content": None, "function_call": {"name": "tide", "arguments": '{"harbour": "Brest"}'}},
+        {"role": "function", "name": "tide", "content": "probe_rule"},
+    ],
+    "ipython": [ASK, calling(call("tide")), {"role": "ipython", "content": "probe_rule"}],
+}
+
+
+@pytest.mark.parametrize("kind", SYSTEM)
+def test_a_message_of_any_role_is_written_or_refused(released: tuple[str, ChatTemplate], kind: str) -> None:
+    _, template = released
+    for tools in (None, TOOLS):
+        try:
+            prompt = template.encode(SYSTEM[kind], tools=tools).text
+        except ValueError:
+            if kind in ("developer", "two", "two systems"):  # only where it knows no system message at all
+                system = [{"role": "system", "content": "probe_rule"}, ASK]
+                assert call_forms.rendered(template.source, system, tools) is None
+            continue
+        for message in SYSTEM[kind]:
+            content = message.get("content") or ""
+            assert not content.startswith("probe") or prompt.count(content) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("openai-gpt-oss-120b", "developer"),
+        ("Reka-Edge", "developer"),
+        ("google-gemma-4-31B-it", "developer"),
+        ("Qwen3-Coder", "system"),  # it writes any role's name, and its model knows no developer
+        ("Qwen-Qwen3-0.6B", "system"),
+        ("meta-llama-Llama-3.1-8B-Instruct", "system"),
+        ("Qwen3.5-4B", "system"),  # it refuses the role
+    ],
+)
+def test_developer_stays_where_the_template_has_a_branch_for_it(data_dir: Path, name: str, role: str) -> None:
+    assert template_of(source_of(data_dir, name)).probe.role("developer") == role
+
+
+LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+END = "{% endfor %}{% endfor %}"
+ONE = "<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "expected"),
+    [
+        # It prints a null content as "None", although it asks whether something else is null.
+        (
+            "{% for m in messages %}{% if m.reasoning_content is not none %}{{ m.content }}{% endif %}"
+            "{% for c in m.tool_calls or [] %}" + ONE + END,
+            [ASK, calling(call("tide")), result("low")],
+            'How high is it?<tide>{"harbour": "Brest", "days": 3}low',
+        ),
+        # Of two forms that write the call, the shorter: an empty message is none.
+        (
+            "{% for m in messages %}{% if m.content is not none %}[{{ m.role }}]{{ m.content }};{% endif %}"
+            "{% for c in m.tool_calls or [] %}" + ONE + END,
+            [ASK, calling(call("tide")), result("low")],
+            '[user]How high is it?;<tide>{"harbour": "Brest", "days": 3}[tool]low;',
+        ),
+        # Only the first call is written: each call gets a message, with its result behind it.
+        (
+            LOOP.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]") + ONE + END,
+            [ASK, calling(call("a"), call("b", 1)), result("one"), result("two", 1)],
+            '[user]How high is it?[assistant]<a>{"harbour": "Brest", "days": 3}[tool]one'
+            '[assistant]<b>{"harbour": "Brest", "days": 3}[tool]two',
+        ),
+        # An object is written as Python has it, text as it is.
+        (
+            LOOP + "<{{ c.function.name }}>{{ c.function.arguments }}" + END,
+            [ASK, calling(call("tide")), result("low")],
+            '[user]How high is it?[assistant]<tide>{"harbour": "Brest", "days": 3}[tool]low',
+        ),
+        # A result is written under its function's name, which OpenAI's interface does not repeat.
+        (
+            "{% for m in messages %}{% if m.role == 'tool' %}{{ m.name + ':' }}{% endif %}{{ m.content }}"
+            "{% for c in m.tool_calls or [] %}" + ONE + END,
+            [ASK, calling(call("tide")), result("low")],
+            'How high is it?<tide>{"harbour": "Brest", "days": 3}tide:low',
+        ),
+        # Two leading messages are one where the template keeps one.
+        (
+            "{{ messages[0].content if messages[0].role == 'system' }}|{% for m in messages if m.role != 'system' %}"
+            "{{ m.content }}{% endfor %}",
+            SYSTEM["two"],
+            "probe_first\n\nprobe_rule|How high is it?",
+        ),
+    ],
+    ids=["null in words", "the shorter", "one call a message", "as Python has it", "named results", "joined"],
+)
+def test_small_templates_get_what_they_take(source: str, messages: list[Message], expected: str) -> None:
+    assert template_of(source).encode(messages, add_generation_prompt=False).text == expected
+
+
+PLAIN = "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.content or '' }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([ASK, calling(call("tide"))], r"messages\[1\].tool_calls: .* leaves out tool calls"),
+        ([{"role": "developer", "content": "x"}, ASK], None),
+        ([ASK, {"role": "ipython", "content": "x"}], r"messages\[1\]: .* leaves out messages of the role ipython"),
+        ([ASK, {"role": "system", "content": "x"}], r"messages\[1\]: .* leaves out a system message after"),
+        ([ASK, {"role": "developer", "content": "x"}], r"messages\[1\]: .* leaves out a developer message after"),
+    ],
+)
+def test_what_a_template_leaves_out_is_refused_by_name(messages: list[Message], says: str | None) -> None:
+    template = template_of(PLAIN)
+    if says is None:  # a template without any system message: as it has it
+        assert template.encode(messages).text == ASK["content"]
+        return
+    with pytest.raises(ValueError, match=says):
+        template.encode(messages)
+
+
+def test_a_plain_conversation_is_not_probed() -> None:
+    template = template_of(PLAIN)
+    assert template.encode([{"role": "system", "content": "x"}, ASK]).text == ASK["content"]
+    assert not {"calls", "joins_leading"} & vars(template.probe).keys()
+
+
+def test_a_template_that_spends_its_budget_is_probed_once() -> None:
+    """The probe has dozens of conversations; one that takes ten seconds is not tried again in the next."""
+    template = template_of("{% if messages|length > 1 %}{{ 'x' * 10**10 }}{% endif %}{{ messages[0].content }}")
+    rendered: list[int] = []
+    own: Callable[..., str] = template.probe._render
+
+    def count(messages: Any, tools: Any, opens: bool) -> str:
+        rendered.append(len(messages))
+        return own(messages, tools, opens)
+
+    template.probe._render = count
+    assert template.probe.calls.form is None
+    assert len(rendered) == 1
+
+
+FAILS: Mapping[str, tuple[str, list[Message], str]] = {
+    "an addition": (
+        "{% for m in messages %}\n{{ '[' ~ m.role ~ ']' }}\n{{ m.content + m.nothing }}\n{% endfor %}",
+        [ASK],
+        r"chat template: line 3 on messages\[0\]: 'dict object' has no attribute 'nothing'",
+    ),
+    "a later message": (
+        "{% set first = messages[0] %}\n{% for m in messages[1:] %}{{ m.content.x.y }}{% endfor %}",
+        [{"role": "system", "content": "s"}, ASK],
+        r"line 2 on messages\[1\]",
+    ),
+    "in a macro": (
+        "{% macro f(m) %}\n\n{{ 1 + m.content }}{% endmacro %}\n{% for m in messages %}{{ f(m) }}{% endfor %}",
+        [ASK],
+        r"line 3 on messages\[0\]: unsupported operand",
+    ),
+    "refused": (
+        "{% for m in messages %}\n{{ raise_exception('no ' + m.role) if m.role == 'system' else '' }}{% endfor %}",
+        [ASK, {"role": "assistant", "content": "a"}, {"role": "system", "content": "s"}],
+        r"line 2 on messages\[2\]: no system",
+    ),
+    "on no message": ("a\n\n{{ nothing.at.all }}", [ASK], r"line 3: 'nothing' is undefined"),
+    "after two that were joined": (
+        "{{ messages[0].content if messages[0].role == 'system' }}\n{% for m in messages if m.role != 'system' %}"
+        "{{ m.content + 1 if m.content == 'How high is it?' else '' }}{% endfor %}",
+        [*SYSTEM["two systems"]],
+        r"line 2 on messages\[2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failure_says_where_and_on_what(name: str) -> None:
+    source, messages, says = FAILS[name]
+    with pytest.raises(ValueError, match=says) as failure:
+        template_of(source).encode(messages)
+    assert "\n" not in str(failure.value)
