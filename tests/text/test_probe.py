@@ -238,25 +238,30 @@ PLAIN = "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.content 
     ("messages", "says"),
     [
         ([ASK, calling(call("tide"))], r"messages\[1\].tool_calls: .* leaves out tool calls"),
-        ([{"role": "developer", "content": "x"}, ASK], None),
+        ([{"role": "developer", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role developer"),
+        ([{"role": "system", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role system"),
         ([ASK, {"role": "ipython", "content": "x"}], r"messages\[1\]: .* leaves out messages of the role ipython"),
-        ([ASK, {"role": "system", "content": "x"}], r"messages\[1\]: .* leaves out a system message after"),
-        ([ASK, {"role": "developer", "content": "x"}], r"messages\[1\]: .* leaves out a developer message after"),
     ],
 )
-def test_what_a_template_leaves_out_is_refused_by_name(messages: list[Message], says: str | None) -> None:
-    template = template_of(PLAIN)
-    if says is None:  # a template without any system message: as it has it
-        assert template.encode(messages).text == ASK["content"]
-        return
+def test_what_a_template_leaves_out_is_refused_by_name(messages: list[Message], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        template.encode(messages)
+        template_of(PLAIN).encode(messages)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_later_system_message_that_is_left_out_is_refused_by_name(role: str) -> None:
+    template = template_of("{{ messages[0].content if messages[0].role == 'system' }}" + PLAIN)
+    assert template.encode([{"role": role, "content": "x"}, ASK]).text == "x" + ASK["content"]
+    with pytest.raises(ValueError, match=rf"messages\[1\]: .* leaves out a {role} message after"):
+        template.encode([ASK, {"role": role, "content": "x"}])
 
 
 def test_a_plain_conversation_is_not_probed() -> None:
     template = template_of(PLAIN)
-    assert template.encode([{"role": "system", "content": "x"}, ASK]).text == ASK["content"]
-    assert not {"calls", "joins_leading"} & vars(template.probe).keys()
+    rendered: list[Any] = []
+    template.probe._render = lambda *asked: rendered.append(asked) or ""
+    assert template.encode([ASK, SAID, ASK]).text == ASK["content"] + SAID["content"] + ASK["content"]
+    assert rendered == []
 
 
 def test_a_template_that_spends_its_budget_is_probed_once() -> None:

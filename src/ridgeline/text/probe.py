@@ -8,12 +8,13 @@ kind and looks for its words in the result.
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from ridgeline.text.budget import Exhausted
+from ridgeline.text.budget import MAX_SECONDS, Exhausted
 from ridgeline.text.tools.formats import ALL_FORMATS, ToolFormat
 from ridgeline.text.tools.parser import ToolParser
 from ridgeline.untrusted import ModelRefused
@@ -102,13 +103,13 @@ class TemplateProbe:
         self._render = render
         self._roles: dict[str, str | None] = {}
         self._later: dict[str, bool] = {}
-        self._is_exhausted = False
+        self._spent = 0.0  # seconds of processor time; renderings together get no more than one may take
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def role(self, role: str) -> str | None:
         """Return the role under which the template writes a message of this role, or None if it leaves it out."""
-        if role in ("system", "user", "assistant"):
+        if role in ("user", "assistant"):
             return role
         if role not in self._roles:
             self._roles[role] = self._find_role(role)
@@ -121,20 +122,20 @@ class TemplateProbe:
         if not self._texts([leading[0], _ASK]):
             return False
         found = self._texts([*leading, _ASK])
-        return not found or not all(_has(text, _TEXTS) for text in found)
+        return not found or not all(_includes(text, _TEXTS) for text in found)
 
     def writes_later(self, role: str) -> bool:
         """Whether a message of this role, after the first user message, is written or refused by the template."""
         if role not in self._later:
             found = self._texts([_ASK, _SAID, {"role": role, "content": _TEXTS[0]}, _ASK])
-            self._later[role] = all(_has(text, _TEXTS[:1]) for text in found)
+            self._later[role] = all(_includes(text, _TEXTS[:1]) for text in found)
         return self._later[role]
 
     def _find_role(self, role: str) -> str | None:
         if role == "tool":
             return "tool" if self.calls.form is None or self._writes_result(self.calls.form) else None
         own, unknown = (self._texts([{"role": name, "content": _TEXTS[0]}, _ASK]) for name in (role, _UNKNOWN_ROLE))
-        is_written = bool(own) and all(_has(text, _TEXTS[:1]) for text in own)
+        is_written = bool(own) and all(_includes(text, _TEXTS[:1]) for text in own)
         has_branch = own != [text.replace(_UNKNOWN_ROLE, role) for text in unknown]
         if is_written and (has_branch or role not in _ALIASES):
             return role
@@ -193,7 +194,7 @@ class TemplateProbe:
 
     def _writes_result(self, form: CallForm) -> bool:
         text = self._call_text([_ASK, form.message(_NAMES[:1]), form.result()], opens=True)
-        return text is not None and _has(text, _TEXTS[:1]) and "None" not in _after(text, self._asked)
+        return text is not None and _includes(text, _TEXTS[:1]) and "None" not in _after(text, self._asked)
 
     # -- the format of calls ------------------------------------------------------------------------------------------
 
@@ -223,14 +224,18 @@ class TemplateProbe:
         return self._text(messages, None, opens) if text is None else text
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Message] | None, opens: bool) -> str | None:
-        if self._is_exhausted:
+        if self._spent >= MAX_SECONDS:
             return None
+        begun = time.thread_time()
         try:
             return self._render(messages, tools, opens)
         except ModelRefused as error:
-            self._is_exhausted = isinstance(error.__cause__, Exhausted | RecursionError | MemoryError)
+            if isinstance(error.__cause__, Exhausted | RecursionError | MemoryError):
+                self._spent = MAX_SECONDS
         except ValueError:
             pass
+        finally:
+            self._spent += time.thread_time() - begun
         return None
 
 
@@ -251,8 +256,8 @@ def _is_like(form: CallForm, other: CallForm) -> bool:
     return (form.arguments_as_text, form.short_ids) == (other.arguments_as_text, other.short_ids)
 
 
-def _has(text: str, words: Iterable[str]) -> bool:
-    return all(text.count(word) == 1 for word in words)
+def _includes(text: str, words: Iterable[str]) -> bool:
+    return all(word in text for word in words)
 
 
 def _writes_once(text: str, asked: str, names: Sequence[str]) -> bool:
@@ -260,7 +265,7 @@ def _writes_once(text: str, asked: str, names: Sequence[str]) -> bool:
     (key, value), *_ = _ARGUMENTS.items()
     call = _after(text, asked)
     misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
-    written = _has(call, names) and call.count(key) == call.count(value) == len(names)
+    written = all(call.count(name) == 1 for name in names) and call.count(key) == call.count(value) == len(names)
     return written and "None" not in call and not any(each in text for each in misread)
 
 
