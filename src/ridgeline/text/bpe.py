@@ -14,6 +14,7 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from ridgeline.text.declared import Declared
+from ridgeline.untrusted import refuse_pointer
 
 # Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
 QWEN2 = (
@@ -40,6 +41,8 @@ Scheme = Callable[[tokenizers.Tokenizer, Declared], None]
 def read_bpe(vocab: Path, merges: Path, declared: Declared) -> tuple[tokenizers.Tokenizer, Declared]:
     """A pipeline of the folder's class, and the declaration completed by that class's default special tokens. Raises
     ValueError."""
+    for path in (vocab, merges):
+        refuse_pointer(path)
     scheme = _scheme(declared, vocab)
     suffix = "</w>" if scheme is _clip else ""
     unknown = declared.names.get("unk_token") if scheme is _clip else None

@@ -10,6 +10,7 @@ import sentencepiece
 from ridgeline.text.declared import Declared
 from ridgeline.text.tokenizer import Part, Tokenizer
 from ridgeline.text.vocabulary import SPACE_MARK, build_vocabulary, metaspace
+from ridgeline.untrusted import refuse_pointer
 
 _ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
@@ -78,6 +79,8 @@ def _joined(parts: Sequence[Part]) -> Iterator[Part]:
 def _load(
     path: Path, control: AbstractSet[str], model: bytes | None = None
 ) -> tuple[bytes, sentencepiece.SentencePieceProcessor]:
+    if model is None:
+        refuse_pointer(path)
     try:
         model = path.read_bytes() if model is None else model
         processor = sentencepiece.SentencePieceProcessor()
