@@ -103,8 +103,9 @@ def _cuts_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
 
 def _marks(stage: Mapping[str, Any]) -> bool:
     """Whether a stage writes a space as SentencePiece does."""
-    written = (stage.get("prepend"), stage.get("content"))
-    return stage.get("type") == "Metaspace" or SPACE_MARK in written
+    if stage["type"] == "Metaspace":
+        return True
+    return SPACE_MARK in (stage.get("prepend"), stage.get("content"))
 
 
 def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
@@ -192,7 +193,7 @@ def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
     decoder is none of SentencePiece's."""
     if stated.keys() & {"Metaspace", "Replace"}:
         scheme = stated.get("Metaspace", {}).get("prepend_scheme", "never")
-        return scheme != "never" or stated.get("Strip", {}).get("start", 0) > 0
+        return bool(scheme != "never" or stated.get("Strip", {}).get("start", 0) > 0)
     if stated.get("Strip", {}).get("start", 0) > 0:
         return True
     first = pipeline.encode("a", add_special_tokens=False).tokens[:1]
