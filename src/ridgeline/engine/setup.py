@@ -36,6 +36,7 @@ from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
 from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import costly_format
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.shard import Shard
@@ -284,14 +285,15 @@ def load_engine(
     )
     unread = tuple(source.config.unread())
     config = source.config.values
-    warnings = _warnings(built, texts.tokenizer)
+    warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights)
     return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config, warnings)
 
 
-def _warnings(model: Model, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """What the files of a model do to its answers, a line each."""
+def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None) -> tuple[str, ...]:
+    """What the files of a model, and the format that its weights are quantised to, do to its answers, a line each."""
     notes = () if model.tables is None else model.tables.notes
-    return (*notes, *([tokenizer.mended] if tokenizer.mended else []))
+    costly = None if weights is None else costly_format(weights)
+    return (*notes, *(line for line in (tokenizer.mended, costly) if line))
 
 
 def load_with_threads(
