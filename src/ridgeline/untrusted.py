@@ -26,6 +26,30 @@ class ModelRefused(ValueError):
     """A folder or config that cannot become a model. The message names the thing and the fix."""
 
 
+class PointerFile(ModelRefused):
+    """A file that holds a Git LFS pointer instead of its content, because Git LFS did not fetch it."""
+
+
+_MAX_POINTER = 1024  # bytes, by the specification
+_POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuse a file that is a Git LFS pointer (git-lfs/docs/spec.md). Raises PointerFile; a file that cannot be read
+    is left to its reader."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MAX_POINTER + 1)
+    except OSError:
+        return
+    _refuse_pointer(path, start)
+
+
+def _refuse_pointer(path: Path, data: bytes) -> None:
+    if len(data) <= _MAX_POINTER and data.startswith(_POINTERS):
+        raise PointerFile(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull` in its repository")
+
+
 def read_json(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> Any:
     """The value in a JSON file of at most `most` bytes. `unique`: refuse an object that has a name twice.
 
@@ -78,6 +102,7 @@ def _read(path: Path, most: int, kind: str) -> str:
             data = file.read(most + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    _refuse_pointer(path, data)
     if len(data) > most:
         raise ValueError(f"{path} has more than {most >> 20} MiB, more than a file of its kind")
     try:

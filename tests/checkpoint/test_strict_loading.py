@@ -126,8 +126,8 @@ def test_metadata_is_no_tensor(folder: Path) -> None:
     load_model(str(folder))
 
 
-def test_a_tied_head_that_is_there_too_must_be_the_embedding(tmp_path: Path) -> None:
-    """Equal, it is ignored; different, the config is wrong, and the weights of one of the two would be lost."""
+def test_a_tied_head_that_is_there_too(tmp_path: Path) -> None:
+    """Equal, it is the embedding; different in any number, each is used, as transformers does; it has to fit."""
     values = TIED | {"vocab_size": 257}
     tensors = random_tensors(values)
     assert HEAD not in tensors
@@ -136,11 +136,14 @@ def test_a_tied_head_that_is_there_too_must_be_the_embedding(tmp_path: Path) -> 
     assert model.get_parameter("lm_head.matrix.weight").data_ptr() == model.get_parameter(EMBEDDING).data_ptr()
     row_33 = tensors[EMBEDDING].clone()
     row_33[33, 7] += 1  # every fourth row was compared
-    for other in (row_33, tensors[EMBEDDING] + 1, tensors[EMBEDDING][:-1].clone(), tensors[EMBEDDING].half()):
+    for other in (row_33, tensors[EMBEDDING] + 1):
         write_folder(tmp_path, values, tensors | {HEAD: other})
-        message = refusal(tmp_path)
-        assert HEAD in message
-        assert "tie_word_embeddings" in message
+        model = load_model(str(tmp_path))
+        assert torch.equal(model.get_parameter("lm_head.matrix.weight"), other)
+        assert torch.equal(model.get_parameter(EMBEDDING), tensors[EMBEDDING])
+    for other in (tensors[EMBEDDING][:-1].clone(), tensors[EMBEDDING].half()):
+        write_folder(tmp_path, values, tensors | {HEAD: other})
+        assert f"tensor {HEAD} is " in refusal(tmp_path)
 
 
 def test_weights_must_be_in_the_dtype_that_the_config_says(tmp_path: Path) -> None:
@@ -319,6 +322,7 @@ def test_an_index_that_points_outside(outside: str, folder: Path) -> None:
     message = refusal(folder)
     assert "points outside its folder" in message
     assert "model.safetensors.index.json" in message
+    assert "put that shard beside the index" in message
 
 
 @pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "", ".."])
@@ -326,6 +330,49 @@ def test_a_shard_that_is_missing(name: str, folder: Path) -> None:
     """It is named."""
     indexed(folder, **{NORM: name})
     assert f"lacks the shard {name}" in refusal(folder)
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize("gone", [[1], [3], [1, 2, 3, 5]], ids=str)
+def test_shards_that_are_missing_are_named(gone: list[int], index: bool, tmp_path: Path) -> None:
+    """By the index, or where there is none by the numbers of those that are there; three are named."""
+    write_folder(tmp_path, LLAMA)
+    write_shards(tmp_path, random_tensors(LLAMA), 5)
+    if not index:
+        (tmp_path / "model.safetensors.index.json").unlink()
+    names = [f"model-{number:05}-of-00005.safetensors" for number in gone]
+    for name in names:
+        (tmp_path / name).unlink()
+    message = refusal(tmp_path)
+    assert f"shard{'s' * (len(gone) > 1)} {', '.join(names[:3])}" in message
+    assert (" and 1 more;" in message) == (len(gone) == 4)
+    assert "fetch" in message
+
+
+def test_shards_that_count_from_zero(tmp_path: Path) -> None:
+    """Some tools number them so; without an index nothing is missing."""
+    write_folder(tmp_path, LLAMA)
+    write_shards(tmp_path, random_tensors(LLAMA), 3)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    for number in (1, 2, 3):
+        (tmp_path / f"model-{number:05}-of-00003.safetensors").rename(
+            tmp_path / f"model-{number - 1:05}-of-00003.safetensors"
+        )
+    load_model(str(tmp_path))
+
+
+def test_what_the_index_says_beside_its_files_stops_nothing(tmp_path: Path) -> None:
+    """A tensor that it does not name, or names in another shard, is where it is, as transformers loads it."""
+    tensors = random_tensors(LLAMA)
+    write_folder(tmp_path, LLAMA)
+    write_shards(tmp_path, tensors, 3)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    first, second = list(tensors)[:2]
+    index["weight_map"][first] = index["weight_map"][second]
+    del index["weight_map"][second]
+    path.write_text(json.dumps(index))
+    assert torch.equal(load_model(str(tmp_path)).get_parameter(EMBEDDING), tensors[EMBEDDING])
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def _weights(source: Source, built: Model | None, report: Report, progress: Prog
     report.facts["files"] = f"{len(files)} of weights, {three(checkpoint.nbytes / 1e6)} MB"
     report.facts["tensors"] = f"{len(entries)} in {stated(entries)}"
     wrong = built is not None and report.found("tensors", check_tensors(built, checkpoint, family_of(source.config)))
+    if built is not None and built.tables is not None:
+        report.note("tensors", built.tables.notes)
     wrong |= report.found("numbers", check_numbers(checkpoint, progress))
     return not wrong
 

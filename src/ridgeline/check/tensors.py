@@ -25,7 +25,7 @@ _FLOATS = {
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
     """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules; of
     codes and their scales also with what they hold, for which they are read one at a time."""
-    naming = Naming(model, family, checkpoint.entries)
+    naming = Naming(model, family, checkpoint)
     filled: dict[str, str] = {}
     extra: list[str] = []
     problems: list[str] = []
@@ -36,12 +36,6 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
                 problems.append(f"{name} and {filled[place]} are the same tensor; remove one of them")
             filled[place] = name
             problems += _misfit(model, naming, place, checkpoint, name)
-        elif place in naming.tied:
-            source = next((n for n in checkpoint.entries if naming.place(n) == naming.tied[place]), None)
-            if source is not None and not checkpoint.same(name, source):
-                problems.append(
-                    f"{name} is not the embedding, though the config ties them; correct tie_word_embeddings"
-                )
         elif not naming.ignored(name):
             extra.append(f"{name} {list(entry.shape)} is no tensor of this model; is config.json of this checkpoint?")
     missing = [f"{place} is missing; fetch the checkpoint again" for place in naming.places if place not in filled]

@@ -46,7 +46,7 @@ def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[
             f"{tokenizer.piece(vocabulary)!r} first; take the tokenizer of this model, or enlarge its embedding"
         )
     notes = [f"{', '.join(lost)} come back changed: its vocabulary does not spell every text"] if lost else []
-    return problems, notes
+    return problems, [*notes, *([tokenizer.mended] if tokenizer.mended else [])]
 
 
 def _back(tokenizer: Tokenizer, text: str) -> str:

@@ -25,6 +25,7 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.matrix import AdapterRows, LowRank
+from ridgeline.untrusted import refuse_pointer
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
@@ -112,6 +113,7 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
     weights = folder / _WEIGHTS
     if not weights.is_file():
         pickled = (folder / "adapter_model.bin").is_file()
+        refuse_pointer(folder / "adapter_model.bin")
         raise ModelRefused(
             f"{folder} holds its adapter as pickle only, which can run code when opened; save it as safetensors"
             if pickled

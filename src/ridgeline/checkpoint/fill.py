@@ -12,6 +12,7 @@ from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import Source, as_source
+from ridgeline.checkpoint.ties import settle_tables, settle_tables_of
 from ridgeline.document.numbers import three
 from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, total_memory
 from ridgeline.models.bill import bill
@@ -63,6 +64,8 @@ def load_model(
     source = as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
+    if not dummy_weights:
+        settle_tables_of(source, built, family)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     stay_here(built)
@@ -179,11 +182,10 @@ def fill(
     memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of
     another dtype or NaN.
     """
-    naming = Naming(model, family, checkpoint.entries)
-    places, tied = naming.places, naming.tied
+    naming = Naming(model, family, checkpoint)
+    places = naming.places
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
-    repeated: dict[str, str] = {}
     done = 0
     for name, tensor in checkpoint.tensors(mapped=not quantises(model)):
         place = naming.place(name)
@@ -195,8 +197,6 @@ def fill(
             given = tensor.to(model.storage.dtype) if converts else widened(model, module, own_name, tensor)
             _put(name, module, own_name, given)
             sources[place] = name
-        elif place in tied:
-            repeated[name] = tied[place]
         elif not naming.ignored(name):
             extra.append(name)
         if progress is not None:
@@ -204,8 +204,6 @@ def fill(
     _refuse_names(checkpoint, "has tensors that the model does not", extra)
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
     model.tie()
-    for name, place in repeated.items():
-        _check_repeated(checkpoint, name, sources[place])
 
 
 def quantises(model: Network) -> bool:
@@ -222,41 +220,38 @@ def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint
         _put(name, *places[name], tensor)
 
 
-def _check_repeated(checkpoint: Checkpoint, name: str, embedding: str) -> None:
-    """A tied head that the checkpoint holds all the same must be the embedding, or what it says would be lost."""
-    if not checkpoint.same(name, embedding):
-        raise ModelRefused(
-            f"{checkpoint.folder}: {name} is not the embedding, though tie_word_embeddings says so; correct the config"
-        )
-
-
 class Naming:
     """Which tensor of a checkpoint goes where in a model on meta.
 
-    places: the module that takes each tensor, and the tensor's name there. tied: tensors that are others, which a
-    checkpoint may hold all the same.
+    places: the module that takes each tensor, and the tensor's name there.
     """
 
-    def __init__(self, model: Network, family: Family, names: Iterable[str]) -> None:
-        """names: of the checkpoint's tensors."""
+    def __init__(self, model: Network, family: Family, checkpoint: Checkpoint) -> None:
         with torch.device("meta"):
             model.expand()
-        self._family, self._passed_over = family, model.passed_over
-        there = _own_names(family, names)
+        settle_tables(model, family, checkpoint)
+        self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
+        there = _own_names(family, checkpoint.entries)
         _lay_out_experts(model, there)
         _name_scales(model, there)
         self.places: dict[str, tuple[Stored, str]] = model.tensors()
-        self.tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
 
     def place(self, name: str) -> str:
-        """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out."""
+        """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out; "" of a table of
+        tokens that is there a second time."""
         own = _own_name(self._family, name)
         whole = _own_name(self._family, self._family.trunk + name)
-        return whole if own not in self.places and whole in self.places else own
+        found = whole if not self._knows(own) and self._knows(whole) else own
+        return found if self._tables is None else self._tables.renamed.get(found, found)
+
+    def _knows(self, own: str) -> bool:
+        return own in self.places or (self._tables is not None and own in self._tables.names)
 
     def ignored(self, name: str) -> bool:
-        """Whether it is one of those that checkpoints carry and nothing reads: scales of keys and values too, where
-        these are kept in another format than the checkpoint says."""
+        """Whether it is one of those that checkpoints carry and nothing reads: a table of tokens a second time; scales
+        of keys and values, where these are kept in another format than the checkpoint says."""
+        if not self.place(name):
+            return True
         patterns = (*self._family.ignored, *self._passed_over, _KV_SCALE.pattern)
         return any(re.fullmatch(pattern, name) for pattern in patterns)
 

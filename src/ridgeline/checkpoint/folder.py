@@ -14,6 +14,7 @@ from torch import Tensor
 from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header
 from ridgeline.host import out_of_memory, read_in_huge_pages
 from ridgeline.models.fields import ModelRefused, read_object
+from ridgeline.untrusted import PointerFile, refuse_pointer
 
 _WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # of transformers, of diffusers
 # Mistral's and Meta's own layout of the same weights, and the same in another number format (diffusers' variants).
@@ -28,6 +29,8 @@ _TORCH = _DTYPES | {
 }  # fmt: skip
 _PIECE = 1 << 20
 _MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,6})-of-(?P<total>\d{1,6})\.safetensors")
+_MAX_SHARDS, _SHOWN = 10_000, 3
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -132,7 +135,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """Find the tensors of a folder and check their files. Raises ModelRefused, NoWeights where there are none."""
     paths = _files(folder)
     if not paths:
-        if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
+        if pickles := [path for pattern in _PICKLES for path in folder.glob(pattern)]:
+            refuse_pointer(pickles[0])
             raise ModelRefused(
                 f"{folder} holds its weights as pickle only, which can run code when opened; convert it to safetensors"
             )
@@ -142,7 +146,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     for path in paths:
         for name, entry in read_header(path).items():
             if name in entries:
-                raise ModelRefused(f"{folder}: tensor {name} is in both {files[name].name} and {path.name}")
+                raise ModelRefused(
+                    f"{folder}: tensor {name} is in both {files[name].name} and {path.name}; "
+                    "move the file that is not this checkpoint's away, or fetch both again"
+                )
             entries[name], files[name] = entry, path
     return Checkpoint(folder, entries, files)
 
@@ -163,6 +170,7 @@ def _files(folder: Path) -> list[Path]:
             wanted, reason = [folder / whole], f"{whole} is read"
             break
     else:
+        _refuse_missing(folder, _unnumbered(there))
         return there
     beside = [path.name for path in there if path not in wanted and not _SECOND_COPY.fullmatch(path.name)]
     if beside:
@@ -176,11 +184,35 @@ def _indexed(index: Path) -> list[Path]:
         names: list[str] = sorted({name for name in files if isinstance(name, str)})
         if not names or len(names) != len(set(files)):
             raise ValueError("it maps no tensors to files")
+    except PointerFile:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ModelRefused(f"{index} is not a safetensors index; fetch it again") from None
     for name in names:
         if Path(name).name != name or not name.isprintable():
-            raise ModelRefused(f"{index} points outside its folder: {name!r}")
-        if not (index.parent / name).is_file():
-            raise ModelRefused(f"{index.parent} lacks the shard {name}; fetch it again")
+            raise ModelRefused(
+                f"{index} points outside its folder: {name!r}; put that shard beside the index and list it by its name"
+            )
+    _refuse_missing(index.parent, [name for name in names if not (index.parent / name).is_file()])
     return [index.parent / name for name in names]
+
+
+def _unnumbered(there: list[Path]) -> list[str]:
+    """The names of the shards that files of a folder without an index say there are, and that are not there."""
+    numbered = [match for path in there if (match := _SHARD.fullmatch(path.name))]
+    missing: list[str] = []
+    for stem, total in dict.fromkeys((match["stem"], match["total"]) for match in numbered):
+        held = {int(match["number"]) for match in numbered if (match["stem"], match["total"]) == (stem, total)}
+        first, width = min(held | {1}), len(total)
+        wanted = range(first, first + min(int(total), _MAX_SHARDS))
+        missing += [f"{stem}-{n:0{width}}-of-{total}.safetensors" for n in wanted if n not in held]
+    return missing
+
+
+def _refuse_missing(folder: Path, shards: list[str]) -> None:
+    """Raises ModelRefused naming the first shards that are missing."""
+    if not shards:
+        return
+    more = f" and {len(shards) - _SHOWN} more" if len(shards) > _SHOWN else ""
+    shard, them = ("shard", "it") if len(shards) == 1 else ("shards", "them")
+    raise ModelRefused(f"{folder} lacks the {shard} {', '.join(shards[:_SHOWN])}{more}; fetch {them} again")

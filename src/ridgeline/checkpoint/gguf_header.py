@@ -20,6 +20,7 @@ import numpy as np
 
 from ridgeline.checkpoint.header import TensorEntry
 from ridgeline.models.fields import ModelRefused
+from ridgeline.untrusted import refuse_pointer
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
@@ -70,6 +71,7 @@ def package(path: Path) -> ModuleType:
 
 def read_gguf_header(path: Path) -> GGUFHeader:
     """Read and check it. Raises ModelRefused naming the file, the key or the tensor, and what is wrong with it."""
+    refuse_pointer(path)
     types = package(path)
     try:
         with path.open("rb") as file:

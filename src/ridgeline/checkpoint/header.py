@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ridgeline.models.fields import ModelRefused
-from ridgeline.untrusted import unique_names
+from ridgeline.untrusted import refuse_pointer, unique_names
 
 _LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the limit that the format's own library has
@@ -42,6 +42,7 @@ class TensorEntry:
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of one file. Raises ModelRefused naming the file, the tensor and what is wrong with it."""
+    refuse_pointer(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -72,7 +73,9 @@ def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
         raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
     (length,) = struct.unpack("<Q", start)
     if length > min(size - _LENGTH_BYTES, _MAX_HEADER):
-        raise ModelRefused(f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}")
+        raise ModelRefused(
+            f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}; fetch it again"
+        )
     return file.read(length)
 
 
@@ -91,12 +94,13 @@ def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> No
     previous, reached = "", 0
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.dtype not in _WIDTHS:
-            raise ModelRefused(f"{path}: tensor {entry.name} has the unknown dtype {entry.dtype!r}")
+            raise ModelRefused(f"{path}: tensor {entry.name} has the unknown dtype {entry.dtype!r}; fetch it again")
         wanted = math.prod(entry.shape) * _WIDTHS[entry.dtype]
         if entry.end - entry.begin != wanted:
             held = entry.end - entry.begin
             raise ModelRefused(
-                f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, its place has {held}"
+                f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, its place has {held}; "
+                "fetch it again"
             )
         if entry.end > data_bytes:
             raise ModelRefused(

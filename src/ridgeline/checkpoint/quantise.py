@@ -115,7 +115,7 @@ def _matrices(
 ) -> Mapping[str, QuantisedMatrix]:
     """The matrices that are quantised, by the checkpoint's names of their weights. Raises ModelRefused for a layout
     that compressed-tensors does not have."""
-    naming, found = Naming(model, family, checkpoint.entries), dict[str, QuantisedMatrix]()
+    naming, found = Naming(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
         module, own = naming.places.get(naming.place(name), (None, ""))
         if module is not None and module.takes_all:

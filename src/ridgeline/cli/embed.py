@@ -9,7 +9,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
-from ridgeline.cli.terminal import loading_bar, read_text, say
+from ridgeline.cli.terminal import loading_bar, read_text, say, say_warnings
 from ridgeline.document.printable import printable
 from ridgeline.engine.embedding import Embeddings, Vector, similarity
 from ridgeline.engine.scheduler import Limits
@@ -54,6 +54,7 @@ def embed(
     settings = EngineSettings(limits=limits, weights=weights, kv=kv, device=device)
     with loading_bar(model) as progress:
         embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    say_warnings(embedder.loaded.warnings)
     for key in embedder.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
     started = time.perf_counter()

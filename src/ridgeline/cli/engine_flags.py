@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_bytes, parse_tokens
-from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.cli.terminal import loading_bar, say, say_warnings
 from ridgeline.text.reasoning import BY_PARSER
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class EngineFlags:
         source = as_source(model)
         settings = self.settings(source, **more)
         with loading_bar(source.name) as progress:
-            return LLM(source, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
+            llm = LLM(source, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
+        say_warnings(llm.loaded.warnings)
+        return llm
 
 
 @dataclass(frozen=True, slots=True)

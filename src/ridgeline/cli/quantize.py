@@ -8,8 +8,9 @@ import typer
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.cli import options
-from ridgeline.cli.terminal import loading_bar, one_line, say
+from ridgeline.cli.terminal import loading_bar, one_line, say, say_warnings
 from ridgeline.document.numbers import gb, say_gb
+from ridgeline.models.recipes import costly_format
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
 _OUT = "The folder to write, which is not there yet."
@@ -42,3 +43,5 @@ def quantize(
         )
     )
     say(f"left as they are: {', '.join(done.kept)}", style="dim")
+    if said := costly_format(weights.lower()):
+        say_warnings([said])

@@ -9,7 +9,7 @@ from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.source import as_source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
-from ridgeline.cli.terminal import loading_bar, read_text, say, status
+from ridgeline.cli.terminal import loading_bar, read_text, say, say_warnings, status
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.bare import warm_up
 from ridgeline.pictures.drawing import draws_tokens
@@ -61,6 +61,7 @@ def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, 
     source = as_source(model)
     with loading_bar(source.name) as progress:
         llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    say_warnings(llm.loaded.warnings)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
     if llm.loaded.on_card and llm.loaded.model.captures:  # or the first answer would wait for it, and its pace be none

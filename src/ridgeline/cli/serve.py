@@ -26,6 +26,7 @@ from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
+from ridgeline.document.printable import printable
 from ridgeline.engine import placement
 from ridgeline.host import check_threads, cores, threads_for
 from ridgeline.models import build_to_run
@@ -317,6 +318,7 @@ def say_ready(url: str, llm: Engines, name: str, settings: ServerSettings) -> No
     """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
     _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
+    _say_warnings(llm)
 
 
 def say_together(url: str, served: "ServedTogether", models: "Together", settings: ServerSettings) -> None:
@@ -324,6 +326,7 @@ def say_together(url: str, served: "ServedTogether", models: "Together", setting
     drawing = ", ".join(models.drawer.pipelines)
     _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
+    _say_warnings(models.llm)
     logger.info(f"limits of {drawing}: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
@@ -335,6 +338,12 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
     if said := slower():
         logger.warning(said)
+
+
+def _say_warnings(llm: Engines) -> None:
+    """Log what the model's files or settings do to its answers."""
+    for line in llm.info.warnings:
+        logger.warning(printable(line))
 
 
 def _say_draws(model: Source) -> None:

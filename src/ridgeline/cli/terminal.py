@@ -3,7 +3,7 @@ what is read from standard input."""
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,12 @@ def shortened(text: str, most: int = LONGEST_NAME) -> str:
 def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
     """Print on stderr; the text may be a stranger's."""
     err.print(printable(text), end=end, style=style, markup=False)
+
+
+def say_warnings(lines: Iterable[str]) -> None:
+    """Print what a model's files or settings do to its answers on stderr, a line each."""
+    for line in lines:
+        say(f"warning: {line}")
 
 
 def clean(text: str) -> str:

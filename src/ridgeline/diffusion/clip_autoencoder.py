@@ -18,6 +18,7 @@ from torch import Tensor
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.tiling import Tiling
+from ridgeline.untrusted import refuse_pointer
 
 ARCHITECTURE = "AutoencoderKLWan"
 PIP = "pip install 'ridgeline[images]'"
@@ -109,6 +110,8 @@ def load_clip_autoencoder(model: Source | str, dtype: torch.dtype = torch.float3
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     theirs = _class(source.name)
+    for path in source.folder.glob("*.safetensors"):
+        refuse_pointer(path)  # diffusers would call it broken
     try:
         filled = theirs.from_pretrained(
             str(source.folder), torch_dtype=dtype, local_files_only=True, use_safetensors=True

@@ -12,6 +12,7 @@ from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
 from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
+from ridgeline.checkpoint.ties import settle_tables_of
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
@@ -35,6 +36,7 @@ from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import drawer_of
 from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import costly_format
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.shard import Shard
@@ -108,7 +110,8 @@ class Loaded:
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
     what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
     names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
-    the model, None of one. config: that it was built from.
+    the model, None of one. config: that it was built from. warnings: what its files or settings do to its answers, a
+    line each.
     """
 
     engine: Engine
@@ -122,6 +125,7 @@ class Loaded:
     draft: Draft | None = None
     link: Link | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def joined(self, device: Device) -> Device:
         """A device as this engine uses several of: with what joins them, as it was measured."""
@@ -187,6 +191,7 @@ class Loaded:
             held=layout.holds() if layout.groups else "",
             concurrency=layout.concurrency(self.engine.context, self.engine.encoder_context),
             unshared=layout.unshared,
+            warnings=self.warnings,
         )
 
     @property
@@ -229,6 +234,8 @@ def load_engine(
         )
     except DivisionRefused as error:  # said as a plan has it
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
+    if not dummy_weights:
+        settle_tables_of(source, built, family)
     if settings.ranks > 1:
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
@@ -278,7 +285,15 @@ def load_engine(
     )
     unread = tuple(source.config.unread())
     config = source.config.values
-    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config)
+    warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights)
+    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config, warnings)
+
+
+def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None) -> tuple[str, ...]:
+    """What the files of a model, and the format that its weights are quantised to, do to its answers, a line each."""
+    notes = () if model.tables is None else model.tables.notes
+    costly = None if weights is None else costly_format(weights)
+    return (*notes, *(line for line in (tokenizer.mended, costly) if line))
 
 
 def load_with_threads(

@@ -20,6 +20,7 @@ from ridgeline.models.encoder_decoder import (
 )
 from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
@@ -27,8 +28,11 @@ from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 RENAMES = (("final_logits_bias", "lm_head.bias"),)
-IGNORED = (r"(model\.)?(encoder|decoder)\.embed_tokens\.weight",)  # `shared` again
-IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_(tokens|positions)\.weight",)  # positions are computed
+IGNORED = (r"(model\.)?(encoder|decoder)\.version",)
+IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)  # positions are computed
+_SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
+    "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
 _OFFSET = 2  # rows of BART's table of positions before that of the first
 
 
@@ -95,10 +99,15 @@ class Bart(EncoderDecoder):
         super().__init__(d, d.context, head_bias=True)
         self.model = trunk
         self.finish({"lm_head.matrix.weight": "model.shared.weight"})
+        self.tables = TokenTables(
+            {_OF_DECODER: "model.shared", _OF_ENCODER: "model.encoder.embed_tokens", _HEAD: "lm_head.matrix"},
+            dict.fromkeys((_HEAD, _OF_DECODER, _OF_ENCODER), _SHARED),
+        )
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode."""
-        x_ED: Tensor = self.model.encoder.start(self.model.all_reduce(self.model.shared(ids_E)), positions_E)
+        table = getattr(self.model.encoder, "embed_tokens", self.model.shared)
+        x_ED: Tensor = self.model.encoder.start(self.model.all_reduce(table(ids_E)), positions_E)
         for block in self.model.encoder.layers:
             x_ED = block(x_ED, kv)
         return x_ED

@@ -22,6 +22,7 @@ from ridgeline.models.blocks import HeadNorm
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
@@ -232,7 +233,11 @@ class Decoder(Model):
         self.lm_head = Head(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
         self._note_kept()
-        self.ties = {"lm_head.matrix.weight": f"{self.trunk_name}.{embedding}.weight"} if tied else {}
+        table = f"{self.trunk_name}.{embedding}"
+        self.ties = {"lm_head.matrix.weight": f"{table}.weight"} if tied else {}
+        if tied:
+            uses = {f"{table}.weight": table, "lm_head.weight": "lm_head.matrix"}
+            self.tables = TokenTables(uses, {"lm_head.weight": f"{table}.weight"})
         self.tie()
 
     def hidden(
@@ -246,6 +251,8 @@ class Decoder(Model):
         """Give hidden states alone from now on; before it is filled."""
         del self.lm_head, self.all_gather
         self.has_head, self.ties = False, {}
+        if self.tables is not None:
+            del self.tables.uses["lm_head.weight"]
         self.passed_over = (*self.passed_over, r"lm_head\.weight")
 
     def stop_after(self, *layers: int) -> None:

@@ -3,7 +3,7 @@
 Shapes: T rows of a step, R sequences, D hidden, W width of the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, arange, nn
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.linear import Linear
@@ -80,6 +81,15 @@ class Embedder(Model):
         self.pooling = None if mode == "last" else Pooling(mode, hidden, trunk.storage.dtype)
         for name, stage in stages.items():
             self.add_module(name, stage)
+
+    @property
+    def tables(self) -> TokenTables | None:  # type: ignore[override]
+        """As Network.tables: the trunk's, because a checkpoint's names begin within it."""
+        return self.trunk.tables
+
+    def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
+        """As Network.arrange_tables."""
+        self.trunk.arrange_tables(held, there)
 
     @property
     def whole(self) -> bool:

@@ -178,8 +178,8 @@ _TEXT_ENCODERS = (
     Family("CLIPTextModel", "clip_text_model", clip.build, "text_model.", ignored=clip.BUFFERS),
     Family("CLIPTextModelWithProjection", "clip_text_model", clip.build_projected, "text_model.", ignored=clip.BUFFERS),
     Family("CLIPModel", "clip", clip.build_half, "text_model.", ignored=clip.IMAGE_HALF),
-    Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.IGNORED),
-    Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.IGNORED),
+    Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER),
+    Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER),
 )  # fmt: skip
 ENCODERS = tuple(replace(family, writes=False) for family in _TEXT_ENCODERS)
 """The families that read a text and write none: they give hidden states, or the scores of labels."""

@@ -56,6 +56,8 @@ def read_object(path: Path, most: int = MAX_FILE) -> dict[str, Any]:
     try:
         # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
         return untrusted.read_object(path, most)
+    except untrusted.PointerFile:
+        raise
     except ValueError as error:
         raise ModelRefused(f"{error}; fetch the file again") from None
 

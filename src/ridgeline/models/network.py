@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ridgeline.models.storage import Storage
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
@@ -28,14 +29,16 @@ class Network(nn.Module, ABC):
     """A tree of ops, filled or on meta.
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
-    path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own. widens:
-    a dtype of the checkpoint's numbers that are widened to the model's as they are loaded. recipe: the name of what its
-    matrices are stored in, "" for the model's dtype. captures, captured_rows: as of Model.
+    path: a head that is the embedding. tables: of tokens, where checkpoints may hold them in several ways. passed_over:
+    patterns of tensors that a checkpoint has beside its own. widens: a dtype of the checkpoint's numbers that are
+    widened to the model's as they are loaded. recipe: the name of what its matrices are stored in, "" for the model's
+    dtype. captures, captured_rows: as of Model.
     """
 
     storage: Storage
     spaces: tuple[Space, ...]
     ties: Mapping[str, str] = {}
+    tables: TokenTables | None = None
     passed_over: tuple[str, ...] = ()
     widens: torch.dtype | None = None
     recipe: str = ""
@@ -84,6 +87,52 @@ class Network(nn.Module, ABC):
             held = table.held() if isinstance(table, Embedding) else {of_source: table.get_parameter(of_source)}
             for own, parameter in held.items():
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
+
+    def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
+        """Have the tables of tokens be those that a checkpoint holds, before they are filled.
+
+        Args:
+            held: the tensor that each table is, by name.
+            there: the names of all tensors of the tables that the checkpoint has.
+        """
+        tables = self.tables
+        assert tables is not None
+        homes: dict[str | None, str] = {}
+        places, ties = dict[str, str](), dict[str, str]()
+        for name, path in tables.uses.items():
+            tensor = held.get(name)
+            home = homes.setdefault(tensor, path)
+            if home != path:
+                if self._has(path):
+                    ties[f"{path}.weight"] = f"{home}.weight"
+                continue
+            if f"{path}.weight" in self.ties:
+                said = f"{name} is not the embedding, though tie_word_embeddings says so; each is used as it is stored"
+                tables.notes = (*tables.notes, said)
+            self._part_table(path, next(iter(tables.uses.values())))
+            if tensor is not None:
+                places[tensor] = self.checkpoint_name(f"{path}.weight")
+        self.ties = ties
+        self.tie()
+        tables.renamed = {tensor: places.get(tensor, "") for tensor in there}
+        tables.settled = True
+
+    def _has(self, path: str) -> bool:
+        """Whether there is a module at a path."""
+        parent, _, name = path.rpartition(".")
+        return name in self.get_submodule(parent)._modules
+
+    def _part_table(self, path: str, first: str) -> None:
+        """Give the module at a path a table of its own, unfilled; a copy of the one at `first` where there is none."""
+        parent, _, name = path.rpartition(".")
+        owner = self.get_submodule(parent)
+        with torch.device("meta"):
+            if not self._has(path):
+                table = self.get_submodule(first)
+                assert isinstance(table, Embedding)
+                owner.add_module(name, table.another())
+            elif isinstance(owner, Head) and f"{path}.weight" in self.ties:
+                owner.store(owner.stored)
 
     def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""

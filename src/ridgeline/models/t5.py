@@ -18,6 +18,7 @@ from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Nam
 from ridgeline.models.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import KVContext, PositionBias
 from ridgeline.ops.collective import all_reduce
@@ -28,10 +29,11 @@ from ridgeline.ops.stored import Stored, weight
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach
 
 RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
-IGNORED = (
-    r"(encoder|decoder)\.embed_tokens\.weight",  # `shared` again
-    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",  # of T5, never read
-)
+IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
+BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's checkpoint
+_SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
+    "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
 NAMES = Names("q", "k", "v", "o")
 CONTEXT = 512
 """Positions where a config does not say: what T5 was trained on (arXiv:1910.10683, section 3.1.2)."""
@@ -131,10 +133,16 @@ class T5(EncoderDecoder):
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.encoder, self.decoder = encoder, decoder
         self.finish({"lm_head.matrix.weight": "shared.weight"} if tied else {})
+        self.tables = TokenTables(
+            {_OF_DECODER: "shared", _OF_ENCODER: "encoder.embed_tokens", _HEAD: "lm_head.matrix"},
+            dict.fromkeys((_OF_ENCODER, _OF_DECODER, _HEAD), _SHARED),
+            apart=() if tied else (_HEAD,),
+        )
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode."""
-        x_ED: Tensor = self.all_reduce(self.shared(ids_E))
+        table = getattr(self.encoder, "embed_tokens", self.shared)
+        x_ED: Tensor = self.all_reduce(table(ids_E))
         y_ED: Tensor | None = None
         for block in self.encoder.block:
             x_ED, y_ED = block(x_ED, y_ED, kv)
@@ -253,7 +261,9 @@ def _both(fields: Fields, stacks: Stacks) -> T5:
 
 def _alone(fields: Fields, stacks: Stacks) -> Encoder:
     fields.passed_over("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
-    return Encoder(stacks.d, EncoderTrunk(stacks.d, stacks.encoder(FULL)), "trunk")
+    model = Encoder(stacks.d, EncoderTrunk(stacks.d, stacks.encoder(FULL)), "trunk")
+    model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
+    return model
 
 
 def build(fields: Fields, storage: Storage) -> T5:

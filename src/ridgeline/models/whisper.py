@@ -22,6 +22,7 @@ from ridgeline.models.encoder_decoder import (
 )
 from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
+from ridgeline.models.tables import TokenTables
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.convolution import Convolution
@@ -34,6 +35,7 @@ FRAMES: Final = 2
 MOMENT: Final = 0.02
 """Seconds of a row of the encoder: two frames of 10 ms. Timestamps are as far apart."""
 RENAMES = (("proj_out.", "lm_head."),)
+_TABLE = "model.decoder.embed_tokens"
 
 
 class Block(nn.Module):
@@ -129,7 +131,9 @@ class Whisper(EncoderDecoder):
         super().__init__(decoder, encoder.context)
         self.bins, self.encoder_width = bins, FRAMES * bins
         self.model = Stacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
-        self.finish({"lm_head.matrix.weight": "model.decoder.embed_tokens.weight"})
+        self.finish({"lm_head.matrix.weight": f"{_TABLE}.weight"})
+        uses = {f"{_TABLE}.weight": _TABLE, "lm_head.weight": "lm_head.matrix"}
+        self.tables = TokenTables(uses, {"lm_head.weight": f"{_TABLE}.weight"})
 
     def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode, of whole stretches of `encoder_context` rows."""

@@ -48,6 +48,12 @@ class Embedding(Op):
         else:
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
+    def another(self) -> "Embedding":
+        """A table of the same sizes, stored alike, unfilled."""
+        other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
+        other.store(self.stored)
+        return other
+
     @property
     def runs(self) -> bool:
         """As Stored.runs."""

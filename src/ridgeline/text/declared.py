@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ridgeline.untrusted import read_object
+from ridgeline.untrusted import PointerFile, read_object, refuse_pointer
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PIPED = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)  # U+FF5C: the wide bar of DeepSeek's tokens
@@ -93,6 +93,7 @@ def read_templates(folder: Path) -> list[tuple[str, str]]:
     """
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
+        refuse_pointer(jinja)
         try:
             return [("default", jinja.read_text(encoding="utf-8"))]
         except (OSError, ValueError) as error:
@@ -135,6 +136,8 @@ def _object(path: Path) -> dict[str, Any]:
         return {}
     try:
         return read_object(path)
+    except PointerFile:
+        raise
     except ValueError as error:
         raise ValueError(f"{error}; copy the file again") from None
 

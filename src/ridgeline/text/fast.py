@@ -1,9 +1,8 @@
 """Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or one built by bpe.py."""
 
-import json
 import unicodedata
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +12,9 @@ from tokenizers.models import BPE
 from ridgeline.text.declared import Added, Declared
 from ridgeline.text.pipeline import boundary, encode, growth, stages
 from ridgeline.text.seal import Sealed, seal
+from ridgeline.text.spelling import kind_of, mend, spelling_of
 from ridgeline.text.tokenizer import Part, Tokenizer, valid
-from ridgeline.text.vocabulary import Vocabulary, build_vocabulary, byte_level, metaspace, wordpiece
+from ridgeline.text.vocabulary import Vocabulary, build_vocabulary
 
 _IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
 
@@ -25,8 +25,11 @@ class FastTokenizer(Tokenizer):
     def __init__(self, pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> None:
         with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
             _make_plain(pipeline)
+            kind = kind_of(pipeline)
+            mended = mend(pipeline, kind)
             _declare(pipeline, declared)
-            vocabulary, strips_space = _read_vocabulary(pipeline, declared)
+            spelling = spelling_of(pipeline, kind)
+            vocabulary = _read_vocabulary(pipeline, declared, spelling.spell)
             prefix, suffix = _frame(pipeline, declared, vocabulary)
             unknown = _unknown(pipeline, declared)
             self._pair = _pair_frame(pipeline)
@@ -36,9 +39,10 @@ class FastTokenizer(Tokenizer):
                 declared.names,
                 prefix=prefix,
                 suffix=suffix,
-                strips_space=strips_space,
+                strips_space=spelling.strips_space,
                 most_bytes=_most_bytes(pipeline, vocabulary),
             )
+            self.mended = mended
             self._composes = any(stage["type"] == "NFC" for stage in stages(pipeline.normalizer))
         self._pipeline = pipeline
         # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
@@ -197,38 +201,10 @@ def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
     (pipeline.add_special_tokens if row.special else pipeline.add_tokens)([token])
 
 
-def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared) -> tuple[Vocabulary, bool]:
-    """Tables by id, and whether decoding drops one leading space."""
-    decoder = json.loads(pipeline.decoder.__getstate__()) if pipeline.decoder is not None else {"type": None}
-    stages = {stage["type"]: stage for stage in _stages(decoder)}
+def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, spell: Callable[[str], bytes]) -> Vocabulary:
+    """Tables by id. spell: the bytes of a piece."""
     added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
-    if "ByteLevel" in stages:
-        spell, strips = byte_level, False
-    elif stages.keys() & {"Metaspace", "ByteFallback", "Replace"}:
-        scheme = stages.get("Metaspace", {}).get("prepend_scheme", "never")
-        spell, strips = metaspace, scheme != "never" or stages.get("Strip", {}).get("start", 0) > 0
-    elif "WordPiece" in stages:
-        spell, strips = partial(wordpiece, continues=stages["WordPiece"]["prefix"]), True
-    else:
-        raise ValueError(
-            f"decoder {decoder['type']!r} is not supported; use a byte-level, SentencePiece or WordPiece tokenizer"
-        )
-    suffix = getattr(pipeline.model, "end_of_word_suffix", None)
-    if suffix:  # CLIP ends a word by "</w>"
-
-        def with_suffix(piece: str) -> bytes:
-            ended = piece.endswith(suffix)
-            return byte_level(piece.removesuffix(suffix)) + (b" " if ended else b"")
-
-        spell = with_suffix
-    pieces = pipeline.get_vocab(with_added_tokens=False)
-    return build_vocabulary(pieces, added, spell, declared.is_control), strips
-
-
-def _stages(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    if decoder["type"] != "Sequence":
-        return [decoder]
-    return [stage for inner in decoder["decoders"] for stage in _stages(inner)]
+    return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
 
 
 def _frame(pipeline: tokenizers.Tokenizer, declared: Declared, vocabulary: Vocabulary) -> tuple[list[int], list[int]]:

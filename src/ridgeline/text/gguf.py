@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
-from ridgeline.text.bpe import QWEN2
+from ridgeline.text.bpe import LLAMA3, QWEN2
 from ridgeline.text.declared import Added, Declared
 from ridgeline.text.fast import FastTokenizer
 from ridgeline.text.pipeline import boundary
@@ -20,8 +20,6 @@ from ridgeline.text.sentencepiece import SentencePieceTokenizer, encoded_field
 from ridgeline.text.template import ChatTemplate, ChatTemplates
 from ridgeline.text.tokenizer import Tokenizer
 
-# Contractions in any case, three digits a piece, line ends kept with the punctuation before them.
-_LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 # Mistral's: a word ends where capitals begin, a digit is a piece, a slash stays with the punctuation before it.
 _BEGINNING, _REST = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN = "|".join(
@@ -38,10 +36,10 @@ _TEKKEN = "|".join(
 _GPT2, _DIGITS = "gpt2", "digits"
 # How text is cut, by the names that llama.cpp gives to vocabularies: those of the architectures that are read.
 CUTS: Mapping[str, str] = {
-    "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3, "llama-v3": _LLAMA3, "falcon3": _LLAMA3, "pixtral": _LLAMA3, "tekken": _TEKKEN,
+    "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": LLAMA3,
+    "llama3": LLAMA3, "llama-v3": LLAMA3, "falcon3": LLAMA3, "pixtral": LLAMA3, "tekken": _TEKKEN,
 }  # fmt: skip
-_WHOLE_WORDS = (_LLAMA3, _TEKKEN)
+_WHOLE_WORDS = (LLAMA3, _TEKKEN)
 """With which a piece that is a token is not merged, and text gets its first token unless the file says otherwise."""
 _NAMES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",

@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
-from ridgeline.untrusted import first_line, read_object
+from ridgeline.untrusted import PointerFile, first_line, read_object
 
 MAX_TEXT = 1 << 24
 """Longest text of one call, in bytes: encoding takes a hundred bytes of memory for each."""
@@ -47,6 +47,8 @@ def read_pipeline(path: Path) -> tokenizers.Tokenizer:
     """Load a tokenizer.json. Raises ValueError naming the file."""
     try:
         state = read_object(path, unique=True)  # of a name that is there twice the library might read the other value
+    except PointerFile:
+        raise
     except ValueError as error:
         raise ValueError(f"{error}; copy the file again") from None
     with boundary(f"{path}: not a tokenizer.json this library reads", "copy the file again"):

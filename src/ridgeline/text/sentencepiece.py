@@ -1,5 +1,6 @@
 """SentencePiece `.model` files, for folders (Llama, Mistral, T5) without tokenizer.json."""
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,7 +11,9 @@ import sentencepiece
 from ridgeline.text.declared import Declared
 from ridgeline.text.tokenizer import Part, Tokenizer
 from ridgeline.text.vocabulary import SPACE_MARK, build_vocabulary, metaspace
+from ridgeline.untrusted import PointerFile, refuse_pointer
 
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")  # a line: a piece in base64, its rank
 _ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
 
@@ -79,15 +82,33 @@ def _load(
     path: Path, control: AbstractSet[str], model: bytes | None = None
 ) -> tuple[bytes, sentencepiece.SentencePieceProcessor]:
     try:
-        model = path.read_bytes() if model is None else model
+        model = _read(path) if model is None else model
         processor = sentencepiece.SentencePieceProcessor()
         processor.LoadFromSerializedProto(retype_as_control(model, control) if control else model)
         if processor.vocab_size() < 1:
             raise ValueError("it has no pieces")
+    except (_OtherFile, PointerFile):
+        raise
     except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or ["unknown"])[0][:200]
         raise ValueError(f"{path}: not a SentencePiece model ({reason}); copy the file again") from error
     return model, processor
+
+
+class _OtherFile(ValueError):
+    """A file that is known to be something else than a SentencePiece model."""
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file. Raises _OtherFile, PointerFile, OSError."""
+    refuse_pointer(path)
+    data = path.read_bytes()
+    if _TIKTOKEN.match(data):
+        raise _OtherFile(
+            f"{path} holds tiktoken's pieces, without the rule to cut text; copy tokenizer.json of the model's release "
+            "beside it"
+        )
+    return data
 
 
 def _is_t5(declared: Declared) -> bool:

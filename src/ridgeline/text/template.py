@@ -15,7 +15,7 @@ from ridgeline.text.probe import TemplateProbe
 from ridgeline.text.provenance import Written, concat
 from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.text.tokenizer import Part, Tokenizer
-from ridgeline.untrusted import ModelRefused
+from ridgeline.untrusted import ModelRefused, refuse_pointer
 
 ROLES = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "chatbot", "tool_results")
@@ -179,6 +179,7 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
 
 def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
     """The chat template in a file, for a model whose folder has none or another. Raises ValueError naming the file."""
+    refuse_pointer(path)
     try:
         with path.open(encoding="utf-8") as file:
             source = file.read(MAX_SOURCE + 1)

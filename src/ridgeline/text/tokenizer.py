@@ -39,6 +39,8 @@ class Tokenizer(ABC):
         self.prefix = tuple(prefix)
         """Ids that add_special puts before the text (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
+        self.mended = ""
+        """A line that says what was wrong in the tokenizer's files and what is done instead; "" for nothing."""
         self.strips_space = strips_space
         """Whether decode drops one leading space (SentencePiece's dummy prefix)."""
         self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)

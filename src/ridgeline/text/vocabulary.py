@@ -55,6 +55,11 @@ def wordpiece(piece: str, continues: str) -> bytes:
     return (word if word != piece or not continues else f" {piece}").encode("utf-8", "replace")
 
 
+def word(piece: str) -> bytes:
+    """The bytes of a piece that is a whole word: a space goes before it."""
+    return f" {piece}".encode("utf-8", "replace")
+
+
 def build_vocabulary(
     pieces: Mapping[str, int],
     added: Mapping[int, tuple[str, bool]],

@@ -12,6 +12,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
 from ridgeline.text.declared import Declared
+from ridgeline.untrusted import refuse_pointer
 
 CONTINUES = "##"
 _LONGEST_WORD = 100  # characters; a longer one is unknown, as in BERT's own code
@@ -61,6 +62,7 @@ def read_wordpiece(path: Path, declared: Declared) -> tuple[tokenizers.Tokenizer
 
 def _read(path: Path) -> dict[str, int]:
     """Ids by piece. Raises ValueError."""
+    refuse_pointer(path)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:

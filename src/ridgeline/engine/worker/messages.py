@@ -58,7 +58,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     has none. encoder_width: numbers of each, where it reads features and no ids. held: what KV memory has room for, in
     words, "" where layers keep nothing. concurrency: requests of the whole context that it holds, with all that their
     encoder may read. unshared: why equal prefixes share none of it, "" where they may. replicas: engines
-    whose requests, pages and bytes these are.
+    whose requests, pages and bytes these are. warnings: as of Loaded.
     """
 
     context: int
@@ -82,6 +82,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     concurrency: float = 0.0
     unshared: str = ""
     replicas: int = 1
+    warnings: tuple[str, ...] = ()
 
 
 class StepReport(NamedTuple):

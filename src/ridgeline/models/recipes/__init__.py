@@ -2,10 +2,12 @@
 
 `recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
 `modelopt.py` those of two tools that say more, `gguf.py` the types of a GGUF file; `module_names.py` reads their lists
-of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in.
+of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in. `perplexity.py` has what the formats
+that plain weights are quantised to cost in quality.
 """
 
 from ridgeline.models.recipes.config import SECTIONS, read_recipe
+from ridgeline.models.recipes.perplexity import costly_format
 from ridgeline.models.recipes.recipe import (
     PLAIN,
     WITH_HEAD,
@@ -22,6 +24,7 @@ __all__ = [
     "SECTIONS",
     "WITH_HEAD",
     "Recipe",
+    "costly_format",
     "quantised_recipe",
     "read_recipe",
     "recipe_named",
