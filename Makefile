@@ -1,5 +1,6 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
+# make real: trained models from PyPI beside transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
 # minutes; make guide-update: its numbers and outputs anew.
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench bench-gpu test slow check sanitize guide guide-check guide-update clean
+.PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -33,10 +34,15 @@ bench-gpu: $(VENV)/.dev
 
 # Tests start dozens of processes, which would each compile every module where Python is told to write none.
 test: check
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow and not guide"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow and not guide and not real"
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# A file is run by one process, which loads its models once. Nothing is looked up in Hugging Face's hub.
+real: $(VENV)/.real
+	@PYTHONPATH=tests $(BIN)/python -m real.fetch
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m real tests/real
 
 # The second library is for the exceptions of the first, which looks for them before Python has any C++.
 sanitize: $(VENV)/.dev
@@ -78,6 +84,12 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo 'installing what the tests need into $(VENV)'
 	@$(PIP) 'ridgeline[dev]'
 	@touch $@
+
+# Where no index can be reached, the tests that ask for these packages are skipped.
+$(VENV)/.real: $(VENV)/.dev
+	@echo 'installing what the tests of real models need into $(VENV)'
+	@if $(PIP) 'ridgeline[dev,real]' 2>/dev/null; then touch $@; \
+		else echo 'peft and sentence-transformers cannot be installed: their tests are skipped'; fi
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo 'installing what the guide is built with into $(VENV)'
