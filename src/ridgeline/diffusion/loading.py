@@ -53,7 +53,8 @@ def load_pipeline(
     source = as_source(model)
     kind = pipeline_class_of(source)
     assert source.folder is not None
-    scheduler = read_scheduler(source.components["scheduler"].folder / "scheduler_config.json", shift=kind.shift)
+    listed = source.components["scheduler"]
+    scheduler = read_scheduler(listed.folder / "scheduler_config.json", kind.timesteps, listed.kind)
     boundary = _boundary(source)
     weighted = _WEIGHTED if boundary is None else (*_WEIGHTED, _SECOND)
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}

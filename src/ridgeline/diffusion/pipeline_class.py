@@ -10,9 +10,9 @@ from ridgeline.checkpoint.source import Source
 from ridgeline.diffusion.flux_encoder import load_flux_encoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout
 from ridgeline.diffusion.guidance import Convention
-from ridgeline.diffusion.schedules import Shift, flux2_shift
 from ridgeline.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
+from ridgeline.diffusion.timestep_call import TimestepCall, flux2_mu, flux_sigmas, token_mu, z_image_sigmas
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import Denoiser
@@ -37,7 +37,7 @@ class PipelineClass:
         layout: the sizes that its releases take; the rest of it the parts of a folder say.
         layout_of: the same of one whose releases take different sizes, by its denoiser.
         steps, guidance: of a request that states none, as the class has them.
-        shift: its own rule of dynamic shifting, in place of the scheduler's.
+        timesteps: how it asks its scheduler for them.
         frames: of a request for a clip that states none; 1 where pictures are drawn.
         settled: the class of one folder, where its releases draw in several ways.
     """
@@ -48,7 +48,7 @@ class PipelineClass:
     layout: Layout
     steps: int
     guidance: float | None
-    shift: Shift | None = None
+    timesteps: TimestepCall
     frames: int = 1
     layout_of: Callable[[Denoiser], Layout] | None = None
     settled: "Callable[[PipelineClass, Source], PipelineClass] | None" = None
@@ -76,7 +76,7 @@ def _flux(found: PipelineClass, source: Source) -> PipelineClass:
     return replace(found, load_encoder=load, convention=Convention.NONE, guidance=None, steps=4)
 
 
-def _pixart(most_tokens: int) -> PipelineClass:
+def _pixart(name: str, most_tokens: int) -> PipelineClass:
     """PixArt's, of texts of so many tokens."""
     return PipelineClass(
         ("text_encoder", "tokenizer"),
@@ -85,6 +85,7 @@ def _pixart(most_tokens: int) -> PipelineClass:
         LAYOUTS["pixart-1024"],
         steps=20,
         guidance=4.5,
+        timesteps=TimestepCall(name),
     )
 
 
@@ -104,6 +105,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["z-image"],
         steps=50,
         guidance=5.0,
+        timesteps=TimestepCall("ZImagePipeline", z_image_sigmas, mu=token_mu),
     ),
     "Flux2KleinPipeline": PipelineClass(
         ("text_encoder", "tokenizer"),
@@ -112,7 +114,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["flux.2"],
         steps=50,
         guidance=4.0,
-        shift=flux2_shift,
+        timesteps=TimestepCall("Flux2KleinPipeline", flux_sigmas, except_flow=True, mu=lambda _: flux2_mu),
         settled=_klein,
     ),
     "FluxPipeline": PipelineClass(
@@ -122,6 +124,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["flux.1"],
         steps=28,
         guidance=3.5,
+        timesteps=TimestepCall("FluxPipeline", flux_sigmas, except_flow=True, mu=token_mu),
         settled=_flux,
     ),
     "WanPipeline": PipelineClass(
@@ -131,11 +134,12 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["wan-480p"],
         steps=50,
         guidance=5.0,
+        timesteps=TimestepCall("WanPipeline"),
         frames=81,
         layout_of=_wan_layout,
     ),
-    "PixArtSigmaPipeline": _pixart(most_tokens=300),
-    "PixArtAlphaPipeline": _pixart(most_tokens=120),
+    "PixArtSigmaPipeline": _pixart("PixArtSigmaPipeline", most_tokens=300),
+    "PixArtAlphaPipeline": _pixart("PixArtAlphaPipeline", most_tokens=120),
 }
 """By the `_class_name` of model_index.json."""
 
