@@ -1,12 +1,12 @@
 """Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from ridgeline.checkpoint.fill import Progress
-from ridgeline.checkpoint.source import Source
+from ridgeline.checkpoint.source import Component, Source
 from ridgeline.diffusion.flux_encoder import load_flux_encoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout
 from ridgeline.diffusion.guidance import Convention
@@ -69,7 +69,8 @@ def _klein(found: PipelineClass, source: Source) -> PipelineClass:
 
 def _flux(found: PipelineClass, source: Source) -> PipelineClass:
     """FLUX.1: schnell, whose denoiser has no input for guidance, reads half as many tokens, and takes four steps."""
-    config = source.components["transformer"].config
+    part = source.components.get("transformer")
+    config = None if part is None else part.config
     if config is None or config.flag("guidance_embeds", False):
         return found
     load = partial(load_flux_encoder, most_tokens=256)
@@ -145,8 +146,8 @@ PIPELINES: Mapping[str, PipelineClass] = {
 
 
 def pipeline_class_of(source: Source) -> PipelineClass:
-    """The class of a pipeline's folder, which has every part of it. Raises ModelRefused for what is no pipeline, for a
-    class that is not built and for a folder that lacks a part."""
+    """The class of a pipeline's folder, whatever parts of it are there. Raises ModelRefused for what is no pipeline and
+    for a class that is not built."""
     if not source.pipeline:
         kind = source.model.kind or "a model of no stated architecture"
         raise ModelRefused(
@@ -159,10 +160,28 @@ def pipeline_class_of(source: Source) -> PipelineClass:
     found = PIPELINES.get(source.pipeline)
     if found is None:
         raise ModelRefused(f"{source.folder} is a {source.pipeline}, which is not built; {', '.join(PIPELINES)} are")
-    for part in found.parts:
-        component = source.components.get(part)
-        if component is None:
-            raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+    return found if found.settled is None else found.settled(found, source)
+
+
+def check_parts(source: Source, parts: Iterable[str]) -> None:
+    """Raise ModelRefused if the folder of a pipeline lacks one of these parts."""
+    for part in parts:
+        component = _listed(source, part)
         if not component.folder.is_dir():
             raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
-    return found if found.settled is None else found.settled(found, source)
+
+
+def check_configs(source: Source, parts: Iterable[str]) -> None:
+    """Raise ModelRefused if one of these parts has no config, which is all that a plan reads of it."""
+    for part in parts:
+        component = _listed(source, part)
+        if component.config is None:
+            raise ModelRefused(f"{component.folder} has no config.json ({component.kind}); fetch it again")
+
+
+def _listed(source: Source, part: str) -> Component:
+    """Return a part that the pipeline's index lists. Raises ModelRefused."""
+    component = source.components.get(part)
+    if component is None:
+        raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+    return component
