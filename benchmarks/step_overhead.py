@@ -23,12 +23,13 @@ from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.diffusion.timestep_call import flux_sigmas
 from ridgeline.models.denoiser import Denoiser, Texts
 from ridgeline.ops.work import Space, Work
 
 TRAIN_STEPS = 1000
 SCHEDULERS = {
-    "euler": Scheduler(euler, TRAIN_STEPS, lambda steps, _: euler_flow(steps, 3.0, TRAIN_STEPS)),
+    "euler": Scheduler(euler, TRAIN_STEPS, lambda steps, _: euler_flow(flux_sigmas(steps), 3.0, TRAIN_STEPS)),
     "dpmpp_2m": Scheduler(dpmpp_2m, TRAIN_STEPS, lambda steps, _: dpmpp_flow(steps, 3.0, TRAIN_STEPS)),
     "unipc": Scheduler(unipc, TRAIN_STEPS, lambda steps, _: unipc_flow(steps, 3.0, TRAIN_STEPS)),
 }

@@ -7,6 +7,7 @@ import diffusers
 import numpy as np
 import torch
 
+from ridgeline.diffusion.pipeline_class import PIPELINES
 from ridgeline.diffusion.scheduler_config import Scheduler, scheduler_of
 from ridgeline.models.fields import Fields
 
@@ -121,9 +122,10 @@ CONFIGS: dict[str, Config] = {
 }
 
 
-def ours(config: Config) -> Scheduler:
-    """What is read from a config."""
-    return scheduler_of(Fields(config, "scheduler_config.json"))
+def ours(config: Config, pipeline: str = "") -> Scheduler:
+    """What is read from a config, by default as FLUX.1's pipelines ask flow-match Euler and Wan's ask all others."""
+    by_default = "FluxPipeline" if config.get("_class_name") == "FlowMatchEulerDiscreteScheduler" else "WanPipeline"
+    return scheduler_of(Fields(config, "scheduler_config.json"), PIPELINES[pipeline or by_default].timesteps)
 
 
 def theirs(config: Config, steps: int, tokens: int, *, exact: bool = True) -> Any:
@@ -131,7 +133,7 @@ def theirs(config: Config, steps: int, tokens: int, *, exact: bool = True) -> An
     options = {name: value for name, value in config.items() if not name.startswith("_")}
     scheduler = getattr(diffusers, config["_class_name"])(**options)
     if config["_class_name"] == "FlowMatchEulerDiscreteScheduler":
-        # What the pipelines of Z-Image and FLUX do.
+        # What the pipelines of FLUX do.
         points = {name: options.get(name, default) for name, default in LINE.items()}
         mu = diffusers.pipelines.flux.pipeline_flux.calculate_shift(tokens, *points.values())
         scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)

@@ -14,6 +14,7 @@ from diffusion.schedulers import CONFIGS, draws, ours, relative, theirs
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.samplers import Sampler, State, data_of, dpmpp_2m, euler, unipc
 from ridgeline.diffusion.schedules import Betas, Level, Schedule, discrete, dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.diffusion.timestep_call import flux_sigmas
 
 SHAPE = (3, 5, 2, 7)
 TOKENS = 1000
@@ -179,7 +180,9 @@ def test_unipc_without_its_corrector_is_dpmpp_2m() -> None:
         assert error(uncorrected, preserving(steps)) == error(dpmpp_2m, preserving(steps))
 
 
-@pytest.mark.parametrize("schedule", [euler_flow(1, 3.0, 1000), unipc_flow(1, 3.0, 1000), flow(1), preserving(1)])
+@pytest.mark.parametrize(
+    "schedule", [euler_flow(flux_sigmas(1), 3.0, 1000), unipc_flow(1, 3.0, 1000), flow(1), preserving(1)]
+)
 def test_one_step_is_the_guess(schedule: Schedule) -> None:
     """From noise to data at once: what the denoiser says of the data."""
     x, prediction = torch.randn(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind()

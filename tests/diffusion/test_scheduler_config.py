@@ -8,9 +8,10 @@ import torch
 
 from diffusion.schedulers import CONFIGS, FLUX_DEV, PIXART, PIXART_LCM, WAN, Z_IMAGE, Config, draws, ours, theirs
 from ridgeline.diffusion.noise import Noise
+from ridgeline.diffusion.pipeline_class import PIPELINES
 from ridgeline.diffusion.samplers import State
 from ridgeline.diffusion.scheduler_config import read_scheduler
-from ridgeline.diffusion.schedules import flux2_shift
+from ridgeline.diffusion.timestep_call import flux2_mu
 from ridgeline.models.fields import ModelRefused
 
 STATED = [(name, key) for name, config in CONFIGS.items() for key in config if not key.startswith("_")]
@@ -79,7 +80,8 @@ REFUSED: list[tuple[Config, Config, str]] = [
     (PIXART, {"variance_type": "learned"}, "variance_type = 'learned' is not supported"),
     (PIXART, {"lambda_min_clipped": -5.1}, "lambda_min_clipped = -5.1 is not supported; -inf is"),
     (PIXART, {"thresholding": True}, "thresholding = True is not supported"),
-    (PIXART, {"timestep_spacing": "trailing"}, "timestep_spacing = 'trailing' is not supported; linspace is"),
+    (PIXART, {"timestep_spacing": "even"}, "timestep_spacing = even is not supported; linspace, leading and trailing"),
+    (PIXART, {"timestep_spacing": "leading", "steps_offset": 2}, "steps_offset = 2 is not supported; 0 and 1 are"),
     (PIXART, {"beta_schedule": "squaredcos_cap_v2"}, "beta_schedule = squaredcos_cap_v2 is not supported; linear and"),
     (PIXART, {"trained_betas": [0.1]}, "trained_betas = [0.1] is not supported"),
     (PIXART, {"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr = True is not supported"),
@@ -116,28 +118,44 @@ def test_none_is_as_absent(config: Config) -> None:
 )
 def test_released_configs(data_dir: Path, release: str, shift: float) -> None:
     """Read from the folder as it was released."""
-    scheduler = read_scheduler(data_dir / "configs" / release / "scheduler" / "scheduler_config.json")
+    path = data_dir / "configs" / release / "scheduler" / "scheduler_config.json"
+    scheduler = read_scheduler(path, PIPELINES["FluxPipeline"].timesteps)
     levels = scheduler.schedule(4, 4096).levels
     assert [level.sigma for level in levels[:-1]] == pytest.approx(
         [shift * s / (1 + (shift - 1) * s) for s in (1, 0.75, 0.5, 0.25)]
     )
 
 
-def test_a_pipelines_own_shift(tmp_path: Path) -> None:
-    """FLUX.2's stands for the rule of its config, which its pipelines do not ask."""
+@pytest.mark.parametrize("kind", ["exponential", "linear"])
+def test_a_pipelines_own_shift(tmp_path: Path, kind: str) -> None:
+    """FLUX.2's mu stands for the rule of its config, which its pipelines do not ask; not for the kind of shift."""
     path = tmp_path / "scheduler_config.json"
-    path.write_text(json.dumps(FLUX_DEV))
-    reference = theirs(FLUX_DEV, 4, 4096)
-    reference.set_timesteps(sigmas=[1.0, 0.75, 0.5, 0.25], mu=torch.tensor(flux2_shift(4096, 4)).log().item())
-    own = read_scheduler(path, shift=flux2_shift).schedule(4, 4096)
-    assert list(own.timesteps) == pytest.approx(reference.timesteps.tolist(), rel=1e-6)
-    assert list(read_scheduler(path).schedule(4, 4096).timesteps) != pytest.approx(own.timesteps, rel=1e-3)
+    path.write_text(json.dumps(FLUX_DEV | {"time_shift_type": kind}))
+    reference = theirs(FLUX_DEV | {"time_shift_type": kind}, 4, 4096)
+    reference.set_timesteps(sigmas=[1.0, 0.75, 0.5, 0.25], mu=flux2_mu(4096, 4))
+    own, other = (
+        read_scheduler(path, PIPELINES[name].timesteps).schedule(4, 4096)
+        for name in ("Flux2KleinPipeline", "FluxPipeline")
+    )
+    assert list(own.timesteps) == reference.timesteps.tolist()
+    assert list(other.timesteps) != pytest.approx(own.timesteps, rel=1e-3)
+
+
+def test_the_class_that_the_index_lists(tmp_path: Path) -> None:
+    """diffusers reads the file as the class that model_index.json lists, whatever the file says of itself."""
+    path, call = tmp_path / "scheduler_config.json", PIPELINES["WanPipeline"].timesteps
+    path.write_text(json.dumps(WAN))
+    with pytest.raises(ModelRefused, match=r"_class_name is UniPCMulti\w+, and model_index\.json lists a Flow"):
+        read_scheduler(path, call, "FlowMatchEulerDiscreteScheduler")
+    path.write_text(json.dumps({name: value for name, value in WAN.items() if name != "_class_name"}))
+    read = read_scheduler(path, call, "UniPCMultistepScheduler").schedule(4, 64)
+    assert read == ours(WAN).schedule(4, 64)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "scheduler_config.json"
     with pytest.raises(ModelRefused, match=r"scheduler_config\.json cannot be read"):
-        read_scheduler(path)
+        read_scheduler(path, PIPELINES["WanPipeline"].timesteps)
     path.write_text("[]")
     with pytest.raises(ModelRefused, match="holds no JSON object"):
-        read_scheduler(path)
+        read_scheduler(path, PIPELINES["WanPipeline"].timesteps)

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from diffusion.schedulers import CONFIGS, ours, theirs
-from ridgeline.diffusion.schedules import StaticShift, TokenShift, euler_flow, flux2_shift, shifted
+from ridgeline.diffusion.schedules import dynamically_shifted, euler_flow, shifted
+from ridgeline.diffusion.timestep_call import TokenMu, flux2_mu, flux_sigmas
 
 STEPS = [*range(1, 51), 99, 250]
 
@@ -61,27 +63,25 @@ def test_steps_that_cannot_be(name: str) -> None:
 
 def test_dynamic_shift_is_static_shift_by_tokens() -> None:
     """The reference has two formulas; one is the other with e^mu."""
-    exponential, linear = (TokenShift((256, 0.5), (4096, 1.15), kind) for kind in (True, False))
-    assert [exponential(tokens, 9) for tokens in (256, 4096)] == pytest.approx([math.exp(0.5), math.exp(1.15)])
-    assert [linear(tokens, 9) for tokens in (256, 2176, 4096)] == pytest.approx([0.5, 0.825, 1.15])
-    assert StaticShift(3.0)(256, 4) == StaticShift(3.0)(4096, 50) == 3.0
-    for sigma in (0.1, 0.5, 0.9):
-        assert shifted(sigma, math.exp(0.8)) == pytest.approx(math.exp(0.8) / (math.exp(0.8) + 1 / sigma - 1))
-        assert shifted(shifted(sigma, 3.0), 1 / 3.0) == pytest.approx(sigma)
+    mu = TokenMu((256, 0.5), (4096, 1.15))
+    assert [mu(tokens, 9) for tokens in (256, 2176, 4096)] == pytest.approx([0.5, 0.825, 1.15])
+    levels = np.array([0.1, 0.5, 0.9])
+    assert shifted(levels, math.exp(0.8)) == pytest.approx(dynamically_shifted(levels, math.exp(0.8)))
+    assert shifted(shifted(levels, 3.0), 1 / 3.0) == pytest.approx(levels)
 
 
 @pytest.mark.parametrize("tokens", [64, 1024, 4096, 4300, 4301, 16384])
 @pytest.mark.parametrize("steps", [1, 4, 28, 50, 200])
-def test_flux2s_shift(tokens: int, steps: int) -> None:
+def test_flux2s_mu(tokens: int, steps: int) -> None:
     """That of its pipelines."""
     from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
-    assert flux2_shift(tokens, steps) == pytest.approx(math.exp(compute_empirical_mu(tokens, steps)), rel=1e-12)
+    assert flux2_mu(tokens, steps) == compute_empirical_mu(tokens, steps)
 
 
 def test_shift_moves_steps_towards_noise() -> None:
     """SD3: with shift 3 the level that was half noise is three quarters."""
     assert shifted(0.5, 3.0) == 0.75
-    plain, leaning = (euler_flow(8, shift, 1000).levels for shift in (1.0, 3.0))
+    plain, leaning = (euler_flow(flux_sigmas(8), shift, 1000).levels for shift in (1.0, 3.0))
     assert all(p.sigma < s.sigma for p, s in zip(plain[1:-1], leaning[1:-1], strict=True))
     assert (plain[0], plain[-1]) == (leaning[0], leaning[-1])

@@ -57,7 +57,7 @@ def test_latents_are_the_pipelines(
         output_type="latent",
     ).images
 
-    geometry, scheduler = LAYOUT.geometry(size), ours(config)
+    geometry, scheduler = LAYOUT.geometry(size), ours(config, "ZImagePipeline")
     schedule = scheduler.schedule(steps, geometry.tokens)
     guidance = guidance_of(Convention.ADDED, scale, "blurred" if scale else None)
     passes = 0

@@ -254,6 +254,8 @@ def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]
 def _component(name: str, config: Path, kind: str = "") -> Component:
     fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
+        if kind and not fields.architecture:  # FLUX.1's text encoders leave it to the index of their pipeline
+            fields = Fields({**fields.values, "architectures": [kind]}, fields.source, fields.elsewhere)
         kind = kind or fields.architecture
     return Component(name, config.parent, kind, fields)
 

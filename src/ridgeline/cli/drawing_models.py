@@ -4,7 +4,7 @@ from ridgeline.checkpoint import Source, open_source
 from ridgeline.checkpoint.hub_cache import cached_ids, hub_cache
 from ridgeline.checkpoint.source import UnknownModel, builtin_names, did_you_mean
 from ridgeline.cli.image_files import PICTURES, Medium, clips
-from ridgeline.diffusion.pipeline_class import pipeline_class_of
+from ridgeline.diffusion.pipeline_class import check_parts, pipeline_class_of
 from ridgeline.models import ModelRefused
 from ridgeline.pictures.drawing import draws_tokens
 
@@ -38,6 +38,8 @@ def _draws(name: str, medium: Medium) -> bool:
     try:
         source = open_source(name)
         drawn = PICTURES if draws_tokens(source) else _drawn_by(source)
+        if source.pipeline:
+            check_parts(source, pipeline_class_of(source).parts)
     except ModelRefused:  # it is no model to draw with, or a part of it is missing
         return False
     return drawn.command == medium.command

@@ -8,7 +8,8 @@ A request passes these files, in this order:
     geometry.py           how many pixels, latents and tokens; noise.py: what a seed draws
     batching.py           which pictures and passes go in one call of the denoiser
     text_encoder.py       a prompt becomes states; t5_encoder.py, flux_encoder.py: of other pipelines
-    schedules.py          noise levels from noise to data; scheduler_config.py: those that a pipeline was released with
+    schedules.py          noise levels from noise to data; scheduler_config.py: those that a pipeline was released with;
+                          timestep_call.py: what its class of pipelines asks of them
     samplers.py           from one level to the next
     guidance.py           two predictions become one
     decoding.py           latents become pixels; clip_autoencoder.py: of clips

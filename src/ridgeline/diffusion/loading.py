@@ -15,7 +15,7 @@ from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder, load_clip_auto
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.pipeline import Expert, Pipeline
-from ridgeline.diffusion.pipeline_class import PipelineClass, pipeline_class_of
+from ridgeline.diffusion.pipeline_class import PipelineClass, check_parts, pipeline_class_of
 from ridgeline.diffusion.scheduler_config import Scheduler, read_scheduler
 from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.host import check_threads, threads_for
@@ -52,8 +52,10 @@ def load_pipeline(
         check_threads(threads)
     source = as_source(model)
     kind = pipeline_class_of(source)
+    check_parts(source, kind.parts)
     assert source.folder is not None
-    scheduler = read_scheduler(source.components["scheduler"].folder / "scheduler_config.json", shift=kind.shift)
+    listed = source.components["scheduler"]
+    scheduler = read_scheduler(listed.folder / "scheduler_config.json", kind.timesteps, listed.kind)
     boundary = _boundary(source)
     weighted = _WEIGHTED if boundary is None else (*_WEIGHTED, _SECOND)
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
@@ -125,6 +127,7 @@ def load_vae(
         check_threads(threads)
     source = as_source(model)
     pipeline_class_of(source)
+    check_parts(source, ["vae"])
     autoencoder = _load_autoencoder(source.components["vae"], None)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in autoencoder.parameters()), threads))
     _place([autoencoder], device)

@@ -10,7 +10,7 @@ from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size
 from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.loading import requests_of
-from ridgeline.diffusion.pipeline_class import pipeline_class_of
+from ridgeline.diffusion.pipeline_class import check_configs, pipeline_class_of
 from ridgeline.diffusion.price import Parts
 from ridgeline.models import Fields, ModelRefused, autoencoder_kl
 from ridgeline.models.autoencoder_kl import AutoencoderKL
@@ -69,7 +69,7 @@ class Usual:
     @classmethod
     def of(cls, source: Source, parts: Parts | None = None) -> "Usual":
         """Of a pipeline of the catalogue as it states it, else as the folder and its class do. parts: of a folder's.
-        Raises ModelRefused for a folder that lacks a part or states what cannot be."""
+        Raises ModelRefused for a folder that states what cannot be."""
         readings, stated = READINGS[source.pipeline], source.generation
         if source.folder is None:
             size, convention = Size.parse(stated["size"]), Convention[stated["convention"]]
@@ -95,12 +95,16 @@ class Usual:
 
 
 def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
-    """The models of a pipeline on meta, all in one number format. Raises ModelRefused for what is not built, and for a
-    folder that lacks a part."""
+    """The models of a pipeline on meta, all in one number format. It reads the configs of these models alone: a folder
+    needs no weights, no tokenizer and no scheduler. Raises ModelRefused for what is not built, and for a folder that
+    lacks a config."""
     if source.pipeline not in READINGS:
         raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
     if source.folder is not None:
         pipeline_class_of(source)
+        second = ["transformer_2"] if "transformer_2" in source.components else []
+        encoders_there = [reading.part for reading in READINGS[source.pipeline]]
+        check_configs(source, [*encoders_there, "transformer", *second, "vae"])
     configs = {name: component.config for name, component in source.components.items() if component.config is not None}
     encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
     names = [name for name in ("transformer", "transformer_2") if name in configs]

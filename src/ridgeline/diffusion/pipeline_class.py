@@ -1,18 +1,18 @@
 """Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from ridgeline.checkpoint.fill import Progress
-from ridgeline.checkpoint.source import Source
+from ridgeline.checkpoint.source import Component, Source
 from ridgeline.diffusion.flux_encoder import load_flux_encoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout
 from ridgeline.diffusion.guidance import Convention
-from ridgeline.diffusion.schedules import Shift, flux2_shift
 from ridgeline.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
+from ridgeline.diffusion.timestep_call import TimestepCall, flux2_mu, flux_sigmas, token_mu, z_image_sigmas
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import Denoiser
@@ -37,7 +37,7 @@ class PipelineClass:
         layout: the sizes that its releases take; the rest of it the parts of a folder say.
         layout_of: the same of one whose releases take different sizes, by its denoiser.
         steps, guidance: of a request that states none, as the class has them.
-        shift: its own rule of dynamic shifting, in place of the scheduler's.
+        timesteps: how it asks its scheduler for them.
         frames: of a request for a clip that states none; 1 where pictures are drawn.
         settled: the class of one folder, where its releases draw in several ways.
     """
@@ -48,7 +48,7 @@ class PipelineClass:
     layout: Layout
     steps: int
     guidance: float | None
-    shift: Shift | None = None
+    timesteps: TimestepCall
     frames: int = 1
     layout_of: Callable[[Denoiser], Layout] | None = None
     settled: "Callable[[PipelineClass, Source], PipelineClass] | None" = None
@@ -69,14 +69,15 @@ def _klein(found: PipelineClass, source: Source) -> PipelineClass:
 
 def _flux(found: PipelineClass, source: Source) -> PipelineClass:
     """FLUX.1: schnell, whose denoiser has no input for guidance, reads half as many tokens, and takes four steps."""
-    config = source.components["transformer"].config
+    part = source.components.get("transformer")
+    config = None if part is None else part.config
     if config is None or config.flag("guidance_embeds", False):
         return found
     load = partial(load_flux_encoder, most_tokens=256)
     return replace(found, load_encoder=load, convention=Convention.NONE, guidance=None, steps=4)
 
 
-def _pixart(most_tokens: int) -> PipelineClass:
+def _pixart(name: str, most_tokens: int) -> PipelineClass:
     """PixArt's, of texts of so many tokens."""
     return PipelineClass(
         ("text_encoder", "tokenizer"),
@@ -85,6 +86,7 @@ def _pixart(most_tokens: int) -> PipelineClass:
         LAYOUTS["pixart-1024"],
         steps=20,
         guidance=4.5,
+        timesteps=TimestepCall(name),
     )
 
 
@@ -104,6 +106,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["z-image"],
         steps=50,
         guidance=5.0,
+        timesteps=TimestepCall("ZImagePipeline", z_image_sigmas, mu=token_mu),
     ),
     "Flux2KleinPipeline": PipelineClass(
         ("text_encoder", "tokenizer"),
@@ -112,7 +115,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["flux.2"],
         steps=50,
         guidance=4.0,
-        shift=flux2_shift,
+        timesteps=TimestepCall("Flux2KleinPipeline", flux_sigmas, except_flow=True, mu=lambda _: flux2_mu),
         settled=_klein,
     ),
     "FluxPipeline": PipelineClass(
@@ -122,6 +125,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["flux.1"],
         steps=28,
         guidance=3.5,
+        timesteps=TimestepCall("FluxPipeline", flux_sigmas, except_flow=True, mu=token_mu),
         settled=_flux,
     ),
     "WanPipeline": PipelineClass(
@@ -131,18 +135,19 @@ PIPELINES: Mapping[str, PipelineClass] = {
         LAYOUTS["wan-480p"],
         steps=50,
         guidance=5.0,
+        timesteps=TimestepCall("WanPipeline"),
         frames=81,
         layout_of=_wan_layout,
     ),
-    "PixArtSigmaPipeline": _pixart(most_tokens=300),
-    "PixArtAlphaPipeline": _pixart(most_tokens=120),
+    "PixArtSigmaPipeline": _pixart("PixArtSigmaPipeline", most_tokens=300),
+    "PixArtAlphaPipeline": _pixart("PixArtAlphaPipeline", most_tokens=120),
 }
 """By the `_class_name` of model_index.json."""
 
 
 def pipeline_class_of(source: Source) -> PipelineClass:
-    """The class of a pipeline's folder, which has every part of it. Raises ModelRefused for what is no pipeline, for a
-    class that is not built and for a folder that lacks a part."""
+    """The class of a pipeline's folder, whatever parts of it are there. Raises ModelRefused for what is no pipeline and
+    for a class that is not built."""
     if not source.pipeline:
         kind = source.model.kind or "a model of no stated architecture"
         raise ModelRefused(
@@ -155,10 +160,28 @@ def pipeline_class_of(source: Source) -> PipelineClass:
     found = PIPELINES.get(source.pipeline)
     if found is None:
         raise ModelRefused(f"{source.folder} is a {source.pipeline}, which is not built; {', '.join(PIPELINES)} are")
-    for part in found.parts:
-        component = source.components.get(part)
-        if component is None:
-            raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+    return found if found.settled is None else found.settled(found, source)
+
+
+def check_parts(source: Source, parts: Iterable[str]) -> None:
+    """Raise ModelRefused if the folder of a pipeline lacks one of these parts."""
+    for part in parts:
+        component = _listed(source, part)
         if not component.folder.is_dir():
             raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
-    return found if found.settled is None else found.settled(found, source)
+
+
+def check_configs(source: Source, parts: Iterable[str]) -> None:
+    """Raise ModelRefused if one of these parts has no config, which is all that a plan reads of it."""
+    for part in parts:
+        component = _listed(source, part)
+        if component.config is None:
+            raise ModelRefused(f"{component.folder} has no config.json ({component.kind}); fetch it again")
+
+
+def _listed(source: Source, part: str) -> Component:
+    """Return a part that the pipeline's index lists. Raises ModelRefused."""
+    component = source.components.get(part)
+    if component is None:
+        raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+    return component

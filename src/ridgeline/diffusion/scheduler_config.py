@@ -9,19 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ridgeline.diffusion.samplers import LatentConsistency, Sampler, dpmpp_2m, euler, renoise, unipc
 from ridgeline.diffusion.schedules import (
     Betas,
     Schedule,
-    Shift,
-    StaticShift,
-    TokenShift,
+    Spacing,
     consistency,
     discrete,
     dpmpp_flow,
     euler_flow,
+    trained_sigmas,
     unipc_flow,
 )
+from ridgeline.diffusion.timestep_call import Mu, TimestepCall
 from ridgeline.models.fields import Fields
 
 MAX_TRAIN_STEPS = 100_000
@@ -48,117 +50,232 @@ class Scheduler:
         return self.make(steps, tokens)
 
 
-def read_scheduler(path: Path, *, shift: Shift | None = None) -> Scheduler:
+def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Scheduler:
     """What the scheduler_config.json at `path` says.
 
-    shift: stands for its rule of dynamic shifting, where the pipeline has one of its own (`flux2_shift`).
+    call: how the pipeline asks its scheduler for timesteps. listed: the scheduler's class by the pipeline's index, ""
+    if it is not known: diffusers reads the file as that class, whatever the file says.
     Raises ModelRefused in one line that names the file, the option and what is supported.
     """
-    return scheduler_of(Fields.read(path), shift=shift)
+    fields = Fields.read(path)
+    if listed and not fields.has("_class_name"):
+        fields = Fields({**fields.values, "_class_name": listed}, fields.source)
+    scheduler = scheduler_of(fields, call)
+    if listed and _name(fields) != listed:
+        raise fields.refuse(
+            f"_class_name is {_name(fields)}, and model_index.json lists a {listed}; write the class that is meant "
+            "into both"
+        )
+    return scheduler
 
 
-def scheduler_of(fields: Fields, *, shift: Shift | None = None) -> Scheduler:
+def scheduler_of(fields: Fields, call: TimestepCall) -> Scheduler:
     """As `read_scheduler`, of fields that were read."""
     name = fields.text("_class_name", "")
-    if name not in _READERS:
-        raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(_READERS)} are built")
-    scheduler = _READERS[name](fields, shift)
+    if name not in READERS:
+        raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(READERS)} are built")
+    scheduler = READERS[name](fields, call)
+    fields.passed_over(*OPTIONS)
     if unread := fields.unread():
         raise fields.refuse(f"{unread[0]} is no option of {name} that is known; remove it if it changes nothing")
     return scheduler
 
 
-def _euler(fields: Fields, shift: Shift | None) -> Scheduler:
-    """FlowMatchEulerDiscreteScheduler. It is given the sigmas that pipelines of Z-Image and FLUX give it."""
+def _euler(fields: Fields, call: TimestepCall) -> Scheduler:
+    """FlowMatchEulerDiscreteScheduler."""
+    return _flow_match(fields, call, renoise if fields.flag("stochastic_sampling", False) else euler)
+
+
+def _flow_lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+    """FlowMatchLCMScheduler: the stochastic sampling of flow-match Euler under a name of its own."""
+    fields.refuse_if("scale_factors")
+    return _flow_match(fields, call, renoise)
+
+
+def _flow_match(fields: Fields, call: TimestepCall, step: Sampler) -> Scheduler:
+    """Flow-match Euler's schedules: of the sigmas that the pipeline passes, else of the scheduler's own."""
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
     for name in ("invert_sigmas", "shift_terminal"):
         fields.refuse_if(name)
-    dynamic = fields.flag("use_dynamic_shifting", False)
-    rule = (shift or _token_shift(fields)) if dynamic else StaticShift(fields.positive("shift", 1.0))
-    fields.passed_over("shift", *_TOKEN_SHIFT)  # of the two rules only one is asked
-    step = renoise if fields.flag("stochastic_sampling", False) else euler
+    passed = call.passed_sigmas(fields)
+    if fields.flag("use_dynamic_shifting", False):
+        shift_of = _dynamic_shift(fields, call)
 
-    def schedule(steps: int, tokens: int) -> Schedule:
-        return euler_flow(steps, rule(tokens, steps), train_steps, dynamic=dynamic)
+        def dynamic(steps: int, tokens: int) -> Schedule:
+            sigmas_S = passed(steps) if passed else trained_sigmas(steps, 1.0, train_steps)
+            return euler_flow(sigmas_S, shift_of(tokens, steps), train_steps, dynamic=True)
 
-    return Scheduler(step, train_steps - 1, schedule)
+        return Scheduler(step, train_steps - 1, dynamic)
+    shift = fields.positive("shift", 1.0)
+
+    def static(steps: int, tokens: int) -> Schedule:
+        sigmas_S = passed(steps) if passed else trained_sigmas(steps, shift, train_steps)
+        return euler_flow(sigmas_S, shift, train_steps)
+
+    return Scheduler(step, train_steps - 1, static)
 
 
-def _unipc(fields: Fields, shift: Shift | None) -> Scheduler:
+def _unipc(fields: Fields, call: TimestepCall) -> Scheduler:
     """UniPCMultistepScheduler of order 2."""
     fields.refuse_but("solver_order", 2)
-    fields.refuse_but("solver_type", "bh2")
+    _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
     fields.refuse_but("predict_x0", True)
     fields.refuse_but("lower_order_final", True)
     for name in ("disable_corrector", "solver_p", "shift_terminal"):
         fields.refuse_if(name)
-    fields.passed_over("sigma_min", "sigma_max")  # of Karras' sigmas and their like
-    return _multistep(fields, unipc, unipc_flow)
+    _refuse_other_sigmas(fields)
+    _refuse_passed_sigmas(fields, call)
+    dynamic = fields.flag("use_dynamic_shifting", False)
+    shift_of = _dynamic_shift(fields, call) if dynamic else _static_shift(fields)
+
+    def flow(steps: int, tokens: int, train_steps: int) -> Schedule:
+        return unipc_flow(steps, shift_of(tokens, steps), train_steps, dynamic=dynamic)
+
+    return _multistep(fields, unipc, flow)
 
 
-def _dpmpp(fields: Fields, shift: Shift | None) -> Scheduler:
+def _dpmpp(fields: Fields, call: TimestepCall) -> Scheduler:
     """DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
     fields.refuse_but("algorithm_type", "dpmsolver++")
     fields.refuse_but("solver_order", 2)
-    fields.refuse_but("solver_type", "midpoint")
+    _refuse_but_read_as(fields, "solver_type", "midpoint", "logrho", "bh1", "bh2")
     fields.refuse_but("lambda_min_clipped", -math.inf)
     for name in ("use_lu_lambdas", "variance_type"):
         fields.refuse_if(name)
-    fields.passed_over("lower_order_final", "euler_at_final")  # a last sigma of zero asks for order 1 anyway
-    return _multistep(fields, dpmpp_2m, dpmpp_flow)
+    _refuse_other_sigmas(fields)
+    _refuse_passed_sigmas(fields, call)
+    shift_of = _static_shift(fields)
+    if call.mu is not None:  # the reference takes a mu for dynamic shifting alone, and dynamic shifting without one
+        if not fields.flag("use_dynamic_shifting", False):
+            raise fields.refuse(
+                f"use_dynamic_shifting is not true; a {call.pipeline} passes a mu, which {_name(fields)} takes only "
+                "for dynamic shifting"
+            )
+        fields.refuse_but("time_shift_type", "exponential")
+        mu = call.mu(fields)
+
+        def shift_of(tokens: int, steps: int) -> float:
+            return float(np.exp(mu(tokens, steps)))
+
+    def flow(steps: int, tokens: int, train_steps: int) -> Schedule:
+        return dpmpp_flow(steps, shift_of(tokens, steps), train_steps)
+
+    return _multistep(fields, dpmpp_2m, flow)  # a last sigma of zero asks for order 1, whatever lower_order_final says
 
 
-def _lcm(fields: Fields, shift: Shift | None) -> Scheduler:
-    """LCMScheduler."""
+def _lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+    """LCMScheduler. Its timesteps are those of the distillation, whatever spacing says, and no step ends before the
+    first of them, whatever set_alpha_to_one says."""
+    _refuse_passed_sigmas(fields, call)
     betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
     fields.refuse_but("prediction_type", "epsilon")
     for name in ("clip_sample", "thresholding"):
         fields.refuse_if(name)
-    fields.passed_over("clip_sample_range", *_THRESHOLDING)
-    # Its timesteps are those of the distillation, whatever spacing says, and no step ends before the first of them.
-    fields.passed_over("timestep_spacing", "steps_offset", "set_alpha_to_one")
     original = fields.count("original_inference_steps", 50, most=betas.train_steps)
     sampler = LatentConsistency(fields.positive("timestep_scaling", 10.0))
     return Scheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
 
 
-_READERS: dict[str, Callable[[Fields, Shift | None], Scheduler]] = {
+READERS: dict[str, Callable[[Fields, TimestepCall], Scheduler]] = {
     "FlowMatchEulerDiscreteScheduler": _euler,
+    "FlowMatchLCMScheduler": _flow_lcm,
     "UniPCMultistepScheduler": _unipc,
     "DPMSolverMultistepScheduler": _dpmpp,
     "LCMScheduler": _lcm,
 }
+"""By the class of a scheduler in diffusers."""
+
+OPTIONS = (
+    "algorithm_type", "base_image_seq_len", "base_shift", "beta_end", "beta_schedule", "beta_start", "clip_sample",
+    "clip_sample_range", "corrector_order", "disable_corrector", "dynamic_thresholding_ratio", "euler_at_final",
+    "final_sigmas_type", "flow_shift", "interpolation_type", "invert_sigmas", "lambda_min_clipped",
+    "lower_order_final", "max_image_seq_len", "max_shift", "num_train_timesteps", "original_inference_steps",
+    "predict_x0", "prediction_type", "predictor_order", "rescale_betas_zero_snr", "rho", "sample_max_value",
+    "scale_factors", "set_alpha_to_one", "shift", "shift_terminal", "sigma_data", "sigma_max", "sigma_min",
+    "sigma_schedule", "skip_prk_steps", "solver_order", "solver_p", "solver_type", "steps_offset",
+    "stochastic_sampling", "tau_func", "thresholding", "time_shift_type", "timestep_scaling", "timestep_spacing",
+    "timestep_type", "trained_betas", "upscale_mode", "use_beta_sigmas", "use_dynamic_shifting",
+    "use_exponential_sigmas", "use_flow_sigmas", "use_karras_sigmas", "use_lu_lambdas", "variance_type",
+)  # fmt: skip
+"""The options of diffusers' schedulers that make images and clips.
+
+A config that diffusers made from that of another scheduler keeps the options of both. A reader has read or refused all
+options of its own that change a result; the others change nothing.
+"""
 
 
 # -- what several have ------------------------------------------------------------------------------------------------
 
-_TOKEN_SHIFT = ("base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len", "time_shift_type")
-_THRESHOLDING = ("dynamic_thresholding_ratio", "sample_max_value")
+
+def _name(fields: Fields) -> str:
+    return fields.text("_class_name")
 
 
-def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, float, int], Schedule]) -> Scheduler:
-    """The schedules of UniPC and DPM-Solver++, which take velocities along flow sigmas or noise along betas."""
-    _refuse_other_sigmas(fields)
+def _refuse_but_read_as(fields: Fields, name: str, built: str, *same: str) -> None:
+    """Refuse any value of an option but the one that is built and those that the reference reads as that one."""
+    if fields.value(name) not in same:
+        fields.refuse_but(name, built)
+
+
+def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
+    """Refuse a scheduler that cannot take the sigmas which the pipeline passes to it."""
+    if call.passed_sigmas(fields) is not None:
+        unless = " unless use_flow_sigmas is true" if call.except_flow else ""
+        raise fields.refuse(
+            f"_class_name is {_name(fields)}, and a {call.pipeline} passes sigmas, which it does not take{unless}"
+        )
+
+
+def _static_shift(fields: Fields) -> Mu:
+    factor = fields.positive("flow_shift", 1.0)
+    return lambda tokens, steps: factor
+
+
+def _dynamic_shift(fields: Fields, call: TimestepCall) -> Mu:
+    """The shift that comes of the mu which the pipeline passes."""
+    if call.mu is None:
+        raise fields.refuse(
+            f"use_dynamic_shifting = True is not supported: a {call.pipeline} passes no mu, which it needs"
+        )
+    kind = fields.text("time_shift_type", "exponential")
+    if kind not in ("exponential", "linear"):
+        raise fields.refuse(f"time_shift_type = {kind} is not supported; exponential and linear are")
+    mu = call.mu(fields)
+    return mu if kind == "linear" else lambda tokens, steps: math.exp(mu(tokens, steps))
+
+
+def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int], Schedule]) -> Scheduler:
+    """The schedules of UniPC and DPM-Solver++, which take velocities along flow sigmas or noise along betas.
+
+    flow: one of flow sigmas, of so many steps, for a latent of so many tokens, of a model of so many training steps.
+    """
     fields.refuse_but("final_sigmas_type", "zero")
-    for name in ("thresholding", "use_dynamic_shifting"):
-        fields.refuse_if(name)
-    fields.passed_over(*_THRESHOLDING, "time_shift_type", "steps_offset")
+    fields.refuse_if("thresholding")
     along_flow = fields.flag("use_flow_sigmas", False)
     prediction, built = fields.text("prediction_type", "epsilon"), "flow_prediction" if along_flow else "epsilon"
     if prediction != built:
         raise fields.refuse(f"prediction_type = {prediction} is not supported beside use_flow_sigmas = {along_flow}")
     if along_flow:
-        train_steps, factor = _train_steps(fields), fields.positive("flow_shift", 1.0)
-        fields.passed_over(*_BETAS, "timestep_spacing")
-        return Scheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, factor, train_steps))
-    fields.refuse_but("timestep_spacing", "linspace")
-    fields.passed_over("flow_shift")
+        train_steps = _train_steps(fields)
+        return Scheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, tokens, train_steps))
+    spacing, offset = _spacing(fields)
     betas = _betas(fields, start=0.0001, end=0.02, kind="linear")
-    return Scheduler(sampler, betas.train_steps - 1, lambda steps, tokens: discrete(steps, betas))
+    most = betas.train_steps - 1 - offset
+    return Scheduler(sampler, most, lambda steps, tokens: discrete(steps, betas, spacing, offset))
 
 
-_BETAS = ("beta_start", "beta_end", "beta_schedule", "trained_betas", "rescale_betas_zero_snr")
+def _spacing(fields: Fields) -> tuple[Spacing, int]:
+    """Where timesteps lie, and how many steps later: leading ones alone have an offset."""
+    spacing = fields.text("timestep_spacing", "linspace")
+    if spacing == "leading":
+        offset = fields.natural("steps_offset") if fields.has("steps_offset") else 0
+        if offset > 1:
+            raise fields.refuse(f"steps_offset = {offset} is not supported; 0 and 1 are")
+        return "leading", offset
+    if spacing in ("linspace", "trailing"):
+        return ("trailing" if spacing == "trailing" else "linspace"), 0
+    raise fields.refuse(f"timestep_spacing = {spacing} is not supported; linspace, leading and trailing are")
 
 
 def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
@@ -177,18 +294,6 @@ def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
     if not betas.start <= betas.end < 1:
         raise fields.refuse(f"beta_start = {betas.start} and beta_end = {betas.end}; betas rise and stay below 1")
     return betas
-
-
-def _token_shift(fields: Fields) -> TokenShift:
-    """Dynamic shifting, by the line through the two points that a config states."""
-    kind = fields.text("time_shift_type", "exponential")
-    if kind not in ("exponential", "linear"):
-        raise fields.refuse(f"time_shift_type = {kind} is not supported; exponential and linear are")
-    base, most = fields.count("base_image_seq_len", 256), fields.count("max_image_seq_len", 4096)
-    if base >= most:
-        raise fields.refuse(f"base_image_seq_len = {base} is not below max_image_seq_len = {most}")
-    shifts = fields.positive("base_shift", 0.5), fields.positive("max_shift", 1.15)
-    return TokenShift((base, shifts[0]), (most, shifts[1]), kind == "exponential")
 
 
 def _train_steps(fields: Fields) -> int:

@@ -12,18 +12,22 @@ the loop over steps waits for a device.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 Prediction = Literal["velocity", "noise"]
 """What a denoiser says of a noisy latent: noise - data (flow matching), or the noise (DDPM's epsilon)."""
 
-Shift = Callable[[int, int], float]
-"""How strongly a schedule leans towards noise, for a latent of so many tokens in so many steps; 1 leans nowhere."""
+Floats = NDArray[Any]
+"""An array of fp32 or fp64: schedules round as the reference does, which computes some levels in one, some in both."""
+
+TOLD_STEPS = 1000
+"""Steps of training by which every pipeline divides a timestep, however many its scheduler's config states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,17 @@ class Schedule:
 
     def time(self, step: int) -> float:
         """What denoisers of this package are told at a step: 1 is noise, 0 data."""
-        return self.timesteps[step] / self.train_steps
+        return self.timesteps[step] / TOLD_STEPS
 
 
 # -- flow matching ----------------------------------------------------------------------------------------------------
 
 
-def shifted(sigma: float, shift: float) -> float:
-    """A level between 0 and 1 moved towards noise, for shift > 1; both ends stay.
+Levels = TypeVar("Levels", float, Floats, torch.Tensor)
+
+
+def shifted(sigma: Levels, shift: float) -> Levels:
+    """A level between 0 and 1, or each of several, moved towards noise, for shift > 1; both ends stay.
 
     More pixels show the same picture through more noise, so a large picture needs more steps at high noise (SD3,
     arXiv:2403.03206, section 5.3.2, equation 23).
@@ -84,78 +91,52 @@ def shifted(sigma: float, shift: float) -> float:
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
-@dataclass(frozen=True, slots=True)
-class StaticShift:
-    """The same for every size."""
-
-    factor: float
-
-    def __call__(self, tokens: int, steps: int) -> float:
-        return self.factor
+def dynamically_shifted(sigmas_S: Floats, shift: float) -> Floats:
+    """Return the same levels by the formula that dynamic shifting takes, which rounds otherwise."""
+    shifted_S: Floats = shift / (shift + (1 / sigmas_S - 1))
+    return shifted_S
 
 
-@dataclass(frozen=True, slots=True)
-class TokenShift:
-    """One that grows with the tokens of the latent, on the line through two points (FLUX.1).
+def euler_flow(sigmas_S: Floats, shift: float, train_steps: int, *, dynamic: bool = False) -> Schedule:
+    """Return flow matching through these levels, shifted, as flow-match Euler steps through it.
 
-    Args:
-        base, most: the points, each (tokens, mu).
-        exponential: the shift is e^mu, as SD3's square root of a ratio of pixels is; else mu itself.
+    In the precision of `sigmas_S` up to here and in fp32 from here on, as the reference computes: the last bit of a
+    level is 6e-5 of a radian of a denoiser's sinusoids. dynamic: by the formula of a dynamic shift.
     """
-
-    base: tuple[int, float]
-    most: tuple[int, float]
-    exponential: bool = True
-
-    def __call__(self, tokens: int, steps: int) -> float:
-        (base_tokens, base_mu), (most_tokens, most_mu) = self.base, self.most
-        mu = base_mu + (most_mu - base_mu) / (most_tokens - base_tokens) * (tokens - base_tokens)
-        return math.exp(mu) if self.exponential else mu
+    shifted_S = (dynamically_shifted if dynamic else shifted)(sigmas_S, shift).astype(np.float32)
+    return _flow(shifted_S.tolist(), (shifted_S * np.float32(train_steps)).tolist(), train_steps)
 
 
-def flux2_shift(tokens: int, steps: int) -> float:
-    """What FLUX.2's pipelines take in place of their scheduler's own rule: mu on a line in the tokens for 200 steps,
-    on another for 10, in between by the steps; past 4,300 tokens that for 200 steps."""
-    at_200 = 0.00016927 * tokens + 0.45666666
-    at_10 = 8.73809524e-05 * tokens + 1.89833333
-    per_step = (at_200 - at_10) / 190
-    return math.exp(at_200 if tokens > 4300 else at_200 + per_step * (steps - 200))
+def trained_sigmas(steps: int, shift: float, train_steps: int) -> Floats:
+    """Return the levels that flow-match Euler takes where its pipeline passes none: even steps from the first level of
+    training to the last, both of which are shifted already."""
+    ends = shifted(torch.tensor([train_steps, 1], dtype=torch.float32) / train_steps, shift)
+    most, least = (end * train_steps for end in ends.tolist())
+    return np.linspace(most, least, steps) / train_steps
 
 
-def euler_flow(steps: int, shift: float, train_steps: int, *, dynamic: bool = False) -> Schedule:
-    """Flow matching as Z-Image, FLUX.1 and FLUX.2 step through it: sigmas 1, 1 - 1/n ... 1/n, shifted.
-
-    In fp32 from the first operation on, as the reference computes them: the last bit of a level is 6e-5 of a radian of
-    a denoiser's sinusoids. dynamic: its formula of a dynamic shift, which rounds otherwise.
-    """
-    even_S = np.linspace(1.0, 1 / steps, steps).astype(np.float32)
-    sigmas_S = shift / (shift + (1 / even_S - 1)) if dynamic else shift * even_S / (1 + (shift - 1) * even_S)
-    return _flow(sigmas_S.tolist(), (sigmas_S * train_steps).tolist(), train_steps)
-
-
-def unipc_flow(steps: int, shift: float, train_steps: int) -> Schedule:
+def unipc_flow(steps: int, shift: float, train_steps: int, *, dynamic: bool = False) -> Schedule:
     """Flow matching as Wan's UniPC steps through it: n even steps from 1 towards 1 / train_steps, shifted."""
-    stride = (1 / train_steps - 1) / steps
-    sigmas = [shifted(1 + stride * step, shift) for step in range(steps)]
-    if abs(sigmas[0] - 1) < _NEAR_NOISE:
-        sigmas[0] -= _NEAR_NOISE
-    return _flow(sigmas, _whole(sigmas, train_steps), train_steps)
+    even_S = np.linspace(1, 1 / train_steps, steps + 1)[:-1]
+    sigmas_S = (dynamically_shifted if dynamic else shifted)(even_S, shift)
+    if abs(sigmas_S[0] - 1) < _NEAR_NOISE:
+        sigmas_S[0] -= _NEAR_NOISE
+    return _flow(sigmas_S.tolist(), _whole(sigmas_S, train_steps), train_steps)
 
 
 def dpmpp_flow(steps: int, shift: float, train_steps: int) -> Schedule:
     """Flow matching as DPM-Solver++ steps through it: n even steps from 1 - 1 / train_steps to 0, shifted."""
-    stride = (1 / train_steps - 1) / steps
-    alphas = [1 / train_steps, *(1 + stride * step for step in range(steps - 1, 0, -1))]
-    sigmas = [shifted(1 - alpha, shift) for alpha in alphas]
-    return _flow(sigmas, _whole(sigmas, train_steps), train_steps)
+    sigmas_S = shifted(1.0 - np.linspace(1, 1 / train_steps, steps + 1), shift)[:0:-1]
+    return _flow(sigmas_S.tolist(), _whole(sigmas_S, train_steps), train_steps)
 
 
 _NEAR_NOISE = 1e-6  # lambda of pure noise is -inf; the reference begins this much below it
 
 
-def _whole(sigmas: Sequence[float], train_steps: int) -> list[float]:
+def _whole(sigmas_S: Floats, train_steps: int) -> list[float]:
     """Timesteps cut to integers: what the reference tells its denoisers where the sampler is not Euler's."""
-    return [float(int(sigma * train_steps)) for sigma in sigmas]
+    whole: list[float] = np.trunc(sigmas_S * train_steps).tolist()
+    return whole
 
 
 def _flow(sigmas: Sequence[float], timesteps: Sequence[float], train_steps: int) -> Schedule:
@@ -188,13 +169,32 @@ class Betas:
         return kept
 
 
-def discrete(steps: int, betas: Betas) -> Schedule:
-    """n + 1 training steps at even distances, the last one left out: epsilon models under UniPC and DPM-Solver++."""
+Spacing = Literal["linspace", "leading", "trailing"]
+"""Where timesteps lie among those of training (arXiv:2305.08891, table 2)."""
+
+
+def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: int = 0) -> Schedule:
+    """Training steps at even distances: epsilon models under UniPC and DPM-Solver++.
+
+    linspace: n + 1 from the last to 0, without 0. leading: whole multiples, `offset` later. trailing: from the last
+    one down.
+    """
     kept = betas.kept()
-    stride = (betas.train_steps - 1) / steps
-    timesteps = [round(stride * step) for step in range(steps, 0, -1)]
+    timesteps = _spaced(steps, betas.train_steps, spacing, offset)
     levels = [_preserving(np.float32(kept[timestep])) for timestep in timesteps]
     return Schedule("noise", tuple(map(float, timesteps)), (*levels, DATA), betas.train_steps)
+
+
+def _spaced(steps: int, train_steps: int, spacing: Spacing, offset: int) -> list[int]:
+    """Timesteps of a spacing, rounded as the reference rounds them."""
+    even: Floats
+    if spacing == "linspace":
+        even = np.linspace(0, train_steps - 1, steps + 1).round()[:0:-1]
+    elif spacing == "leading":
+        even = np.arange(steps, 0, -1) * (train_steps // (steps + 1)) + offset
+    else:
+        even = np.arange(train_steps, 0, -train_steps / steps).round() - 1
+    return [int(timestep) for timestep in even]
 
 
 def _preserving(kept: np.float32) -> Level:
