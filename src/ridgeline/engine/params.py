@@ -104,7 +104,8 @@ class SamplingParams:
             of it is not used.
         n: independent completions of the prompt.
         max_tokens: most tokens to generate; None = as many as fit in the context.
-        min_tokens: tokens to generate before the end or a stop token may be chosen.
+        min_tokens: tokens to generate before the end or a stop token may be chosen. A stop string that these tokens
+            complete does not end the text either, as in vLLM.
         stop: strings that end the text; a string by itself is one.
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: do not stop at the model's end token.

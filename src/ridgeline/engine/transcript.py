@@ -59,6 +59,7 @@ class Transcript:
             self._tokenizer,
             stops=params.stop,
             include_stop=params.include_stop,
+            min_tokens=params.min_tokens,
             skip_special=params.skip_special_tokens,
             reasoning=None if tags is None else Reasoning(self._tokenizer, prompt, tags),
             # After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is
