@@ -385,6 +385,8 @@ class Engine:
             outcome = outcome.sampled
         if outcome is None:
             self.scheduler.settle(request, item)
+            if request.computed == request.known:
+                self._end_prompt(request, now, events)
         elif isinstance(outcome, RowFailure):
             reason = request.guide.error if request.guide is not None else None
             events += self._give_up(request, reason or outcome.reason)
@@ -410,12 +412,23 @@ class Engine:
             events.append(self._told(request, one, now))
         self._output_tokens += request.known - known
         self.scheduler.settle(request, item)
-        if request.children:
-            for child in request.children:
-                self.scheduler.fork(request, child, now)
-            request.children = []
+        self._start_children(request, now)
         if finish is not None:
             self._end(request, finish, one, now, events)
+
+    def _start_children(self, request: Request, now: int) -> None:
+        """Start the further choices from the pages of the prompt, which are computed."""
+        for child in request.children:
+            self.scheduler.fork(request, child, now)
+        request.children = []
+
+    def _end_prompt(self, request: Request, now: int, events: list[TokenEvent]) -> None:
+        """End a request whose prompt is computed and that wants no token."""
+        assert not request.limit, "a request that has computed all it knows has a token sampled"
+        request.timing = replace(request.timing, first_token=now)
+        self._start_children(request, now)
+        scores = request.told_scores()
+        events.append(structs.replace(self._finish(request, Finish.LENGTH, now), prompt_logprobs=scores))
 
     def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
         """A request ends with its last token."""

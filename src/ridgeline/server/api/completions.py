@@ -37,11 +37,9 @@ async def completion_generation(
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
     prompts = await read_prompts(fields.prompt, model, settings)
-    asked = fields.max_tokens
-    if asked == 0 and fields.echo:
-        asked = 1  # only the prompt is wanted; the engine gives a token at least, which is not told
-    longest = max(map(len, prompts))
-    most = room_for(longest, model, asked, DEFAULT_TOKENS)
+    # Without a token to come, a prompt is asked for what it is itself.
+    least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
+    most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
     form, asked_by = asked_form(fields, settings)
     if form is not None:
@@ -60,7 +58,6 @@ async def completion_generation(
         root,
         fields.stream,
         sections=False,  # the text as the model writes it
-        only_prompt=fields.max_tokens == 0,
         adapter=model.adapter(fields.model),
         tier=fields.service_tier or "",
     )
@@ -77,11 +74,6 @@ class CompletionAnswer:
     @property
     def names(self) -> TokenNames:
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
-
-    @property
-    def only_prompt(self) -> bool:
-        """Whether nothing of what was generated is to be told."""
-        return self.fields.max_tokens == 0
 
     def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
         """What writes it piece by piece."""
@@ -150,8 +142,6 @@ class ChoiceWriter:
             finish: Why the choice ended, if it has.
             scores: Those of the prompt's tokens, which the first entry tells.
         """
-        if self._answer.only_prompt:
-            text, tokens = "", ()
         first, self._begun = not self._begun, True
         text = self._echo + text if first else text
         self._sent += len(text)
