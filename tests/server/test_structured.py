@@ -41,6 +41,24 @@ FORMS: dict[str, tuple[dict[str, Any], Any]] = {
         {"response_format": {"type": "json_object"}, "max_tokens": 120, "n": 3, "logit_bias": _CLOSING},
         lambda t: isinstance(json.loads(t), dict),
     ),
+    "json_object of a schema": ({"response_format": {"type": "json_object", "schema": SCHEMA}}, fits),
+    "json_object of one without a type": (
+        {"response_format": {"type": "json_object", "schema": {k: v for k, v in SCHEMA.items() if k != "type"}}},
+        fits,
+    ),
+    "json_object of a list": (
+        {
+            "response_format": {
+                "type": "json_object",
+                "schema": {"type": "array", "items": {"enum": [1]}, "maxItems": 3},
+            }
+        },
+        lambda t: set(json.loads(t)) <= {1},
+    ),
+    "json_object and no schema": (
+        {"response_format": {"type": "json_object", "schema": None}, "max_tokens": 120, "n": 3, "logit_bias": _CLOSING},
+        lambda t: isinstance(json.loads(t), dict),
+    ),
     "json": ({"structured_outputs": {"json": SCHEMA}}, fits),
     "json text": ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None, "json_object": False}}, fits),
     "regex": ({"structured_outputs": {"regex": "[a-f]{3}[0-9]"}}, lambda t: re.fullmatch("[a-f]{3}[0-9]", t)),
@@ -93,6 +111,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": ({"structured_outputs": {}}, "exactly one"),
     "unknown kind": ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag"),
     "unknown type": ({"response_format": {"type": "xml"}}, "response_format.type"),
+    "a schema of no object": ({"response_format": {"type": "json_object", "schema": "{}"}}, "response_format.schema"),
+    "a schema's bounds": ({"response_format": {"type": "json_object", "schema": nested(33)}}, "deeper than 32"),
+    "text of a schema": ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
+    "two schemas": (
+        {"response_format": {"type": "json_object", "schema": SCHEMA, "json_schema": {"schema": SCHEMA}}},
+        "response_format.json_schema",
+    ),
+    "an unknown entry": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "root": "x"}}},
+        "json_schema.root",
+    ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
     "schema no object": ({"guided_json": "[1]"}, "is an object"),
     "schema no JSON": ({"guided_json": "{"}, "not valid JSON"),
