@@ -168,6 +168,40 @@ def test_many_different_schemas_leave_the_cache_within_its_bytes(server: Running
     assert 0 < stats.grammar_bytes <= 64 << 20
 
 
+LIMITED = "(a?){300}a{300}"
+"""It compiles, and its first character takes the library past its limits."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+def test_a_form_past_the_librarys_limits_is_cut_and_no_failure(server: Running, path: str, stream: bool) -> None:
+    """What was said until then is the answer."""
+    pattern = {"type": "string", "pattern": f"^[0-9]{{8}}{LIMITED}$"}
+    form = {"format": {"type": "json_schema", "name": "p", "schema": pattern}}
+    body: dict[str, Any] = {"prompt": "Once", "max_tokens": 50, "guided_json": pattern, "n": 2, "stream": stream}
+    if path == CHAT:
+        body = {**body, "prompt": None, "messages": [{"role": "user", "content": "Tell."}]}
+    elif path == "/v1/responses":
+        body = {"input": "Tell.", "max_output_tokens": 50, "text": form, "stream": stream}
+    reply = server.post(path, body)
+    assert reply.status == 200, reply.data
+    said = reply.data.decode()
+    assert '"error":{' not in said
+    assert '"status":"incomplete"' in said if path == "/v1/responses" else said.count('"finish_reason":"length"') == 2
+    if not stream and path != "/v1/responses":
+        for choice in reply.json()["choices"]:
+            text = choice["text"] if path != CHAT else choice["message"]["content"]
+            assert re.fullmatch('"[0-9]{4,8}a?', text)
+    server.idle()
+
+
+def test_a_form_past_the_librarys_limits_at_once_is_refused(server: Running) -> None:
+    reply = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 9, "guided_regex": LIMITED})
+    assert (reply.status, reply.json()["error"]["code"]) == (400, "invalid_grammar")
+    assert "lexer error" in reply.json()["error"]["message"]
+    server.check()
+
+
 # -- the process that tries them --------------------------------------------------------------------------------------
 
 
