@@ -164,6 +164,42 @@ def test_a_request_of_one_token_has_them_with_its_end(model: Model) -> None:
     assert_scored(model, completion, 1)
 
 
+@pytest.mark.parametrize("chunk", [None, 7, 1])
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_prompt_that_fills_the_context_is_scored_without_a_token(
+    model: Model, chunk: int | None, choices: int
+) -> None:
+    """All of KV memory too, beside a request that samples; nothing is sampled, and the head sees scored rows alone."""
+    context, records = LLAMA["max_position_embeddings"], list[StepRecord]()
+    limits = Limits(requests=4, chunk=chunk)
+    engine = token_engine(model, limits=limits, positions=context, on_step=records.append)
+    full, short, plain = prompt_of(context, 5), prompt_of(1, 6), prompt_of(9, 2)
+    only = scoring(2, max_tokens=0, n=choices)
+    sampled = SamplingParams(**GREEDY)
+    completions = run(engine, [(full, only), (plain, sampled), (short, only)])
+    for completion in (completions[0], completions[2]):
+        assert [(choice.finish, choice.tokens) for choice in completion.choices] == [(Finish.LENGTH, [])] * choices
+        assert_scored(model, completion, 2)
+        assert completion.choices[0].timing is not None
+        assert completion.choices[0].timing.first_token is not None
+    assert completions[1].choices[0].token_ids == uncached_answer(model, plain, 5).tokens
+    assert engine.stats.output_tokens == 5
+    assert sum(record.work.rows[LOGITS] for record in records) == context - 1 + 5
+    for wrong, params in ((full, scoring(2, max_tokens=1)), ([*full, 1], only)):
+        with pytest.raises(ValueError, match=f"the prompt has {len(wrong)} tokens, the model's context is {context}"):
+            engine.add(wrong, params)
+
+
+def test_a_prompt_may_be_computed_for_those_that_follow(model: Model) -> None:
+    """Without scores nothing is told of it, but that it ended, and the next one finds it."""
+    engine, prompt = token_engine(model, prefix_cache=True), prompt_of(30, 1)
+    (first,) = run(engine, [(prompt, SamplingParams(max_tokens=0))])
+    assert (first.text, first.choices[0].finish, first.prompt_logprobs) == ("", Finish.LENGTH, None)
+    (second,) = run(engine, [(prompt, SamplingParams(**GREEDY))])
+    assert second.cached == 28
+    assert second.choices[0].token_ids == uncached_answer(model, prompt, 5).tokens
+
+
 class Watched(Runner):
     """Notes how many rows each call of the head has."""
 

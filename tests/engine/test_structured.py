@@ -22,6 +22,7 @@ from ridgeline.engine.guidance.tables import Tables
 from ridgeline.engine.guidance.thinking import Tags
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.sampler import sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.worker.messages import Add, ToEngine
@@ -248,18 +249,66 @@ class FewLetters(ByteTokenizer):
 
 
 def test_a_form_outside_the_vocabulary_ends_that_request_alone() -> None:
-    """One that cannot begin is refused; one that cannot go on ends in an error; the others never hear of it."""
+    """One that cannot begin is refused; one that cannot go on is cut; the others never hear of it."""
     engine = null_engine(guides=Guides(FewLetters(), VOCABULARY), executor=Picks((None,), 64, 4))
     with pytest.raises(ValueError, match="no token of the vocabulary begins such a text"):
         engine.add([1], params(StructuredOutputs(regex="xyz")))
     dead = engine.add([1], params(StructuredOutputs(regex="(ab|cd)q+")))
     alive = engine.add([2], params(StructuredOutputs(regex="[a-d]{4}")))
     choices = finish_all(engine)
-    assert choices[dead, 0].finish is Finish.ERROR
+    assert (choices[dead, 0].finish, choices[dead, 0].token_ids) == (Finish.LENGTH, [97, 98])
     assert "cannot go on" in (choices[dead, 0].error or "")
     assert choices[alive, 0].finish is Finish.STOP
     assert len(choices[alive, 0].tokens) == 4
     assert_nothing_held(engine)
+
+
+LIMITED = "x(a?){300}a{300}"
+"""A regular expression that compiles, and takes the library past its limits after the first character."""
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_form_past_the_librarys_limits_ends_by_length_with_what_it_has(choices: int) -> None:
+    """It is cut as by max_tokens, and says why; the others never hear of it."""
+    engine = null_engine(guides=Guides(ByteTokenizer(), VOCABULARY), executor=Picks((None,), 64, 4))
+    asked = dataclasses.replace(params(StructuredOutputs(regex=LIMITED)), n=choices)
+    cut, alive = engine.add([1], asked), engine.add([2], params(StructuredOutputs(regex="[a-d]{4}")))
+    ended = finish_all(engine)
+    for choice in range(choices):
+        assert (ended[cut, choice].finish, ended[cut, choice].token_ids) == (Finish.LENGTH, [*b"x"])
+        assert "cannot go on: lexer error" in (ended[cut, choice].error or "")
+    assert (ended[alive, 0].finish, len(ended[alive, 0].tokens)) == (Finish.STOP, 4)
+    assert_nothing_held(engine)
+
+
+@pytest.mark.parametrize(
+    ("regex", "fields", "said", "finish"),
+    [
+        ("ab(q+)?", {"ignore_eos": True}, b"ab", Finish.STOP),  # q is not in the vocabulary
+        ("ab(q+)?", {"min_tokens": 9}, b"ab", Finish.STOP),
+        ("ab(q+)?", {}, b"ab", Finish.STOP),
+        ("a+b", {"min_tokens": 9, "stop_token_ids": (97, 98)}, b"", Finish.LENGTH),
+        ("(cd|c)b", {"min_tokens": 2, "stop_token_ids": (98, 100)}, b"c", Finish.LENGTH),
+    ],
+)
+def test_a_text_ends_where_no_token_may_follow(regex: str, fields: dict[str, Any], said: bytes, finish: Finish) -> None:
+    """A whole text has ended well; min_tokens holds back what would end it, and can leave nothing else."""
+    guides = Guides(FewLetters(), VOCABULARY)
+    engine = null_engine(guides=guides, executor=Samples((None,), 64, 4), eos_ids=[VOCABULARY - 1])
+    asked = dataclasses.replace(params(StructuredOutputs(regex=regex)), **fields)
+    number = engine.add([1], asked)
+    choice = finish_all(engine)[number, 0]
+    assert choice.finish is finish, choice.error
+    assert bytes(token for token in choice.token_ids if token < 256) == said
+    assert_nothing_held(engine)
+
+
+class Samples(NullExecutor):
+    """The first token that the sampler leaves, of logits that are all alike."""
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        super().execute(plan, rows)
+        return sample(torch.zeros(len(rows), VOCABULARY), rows)
 
 
 class Picks(NullExecutor):

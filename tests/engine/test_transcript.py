@@ -117,6 +117,11 @@ def test_a_stop_that_waited_for_a_longer_one_ends_where_it_was_complete(burst: i
         ("to END", {"stop_token_ids": (ord("o"),), "include_stop": True}, "to", 2, Finish.STOP),
         ("é🙂END", {"stop": ("END",)}, "é🙂", 9, Finish.STOP),
         ("é🙂", {"max_tokens": 4}, "é\ufffd", 4, Finish.LENGTH),
+        ("a END b END c", {"stop": ("END",), "min_tokens": 5}, "a END b ", 11, Finish.STOP),  # the first is too early
+        ("a END b END c", {"stop": ("END",), "min_tokens": 4}, "a ", 5, Finish.STOP),
+        ("a END b", {"stop": ("END",), "min_tokens": 7}, "a END b", 8, Finish.STOP),
+        ("aaab", {"stop": ("aa",), "min_tokens": 2, "include_stop": True}, "aaa", 3, Finish.STOP),
+        ("a END", {"stop": ("END",), "min_tokens": 5, "max_tokens": 5}, "a END", 5, Finish.LENGTH),
     ],
 )
 def test_the_ends_of_a_text(

@@ -1,6 +1,7 @@
 """/v1/completions through the official client, compared with LLM in one process under the same parameters."""
 
 import asyncio
+import json
 import math
 import threading
 from dataclasses import replace
@@ -158,6 +159,40 @@ def test_echo_with_logprobs_scores_the_prompt(client: openai.OpenAI, llm: LLM, m
     assert answer.usage.completion_tokens == most
     chunks = [c for chunk in streamed(client, ids, echo=True, max_tokens=most, logprobs=1) for c in chunk.choices]
     assert [v for c in chunks for v in c.logprobs.token_logprobs][: len(ids)] == found.token_logprobs[: len(ids)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_scores_a_prompt_that_fills_the_context(server: Running, llm: LLM, stream: bool) -> None:
+    """Alone and among shorter ones, with every choice; one token more is too long."""
+    context = llm.engine.context
+    whole, short = [5 + at % 90 for at in range(context)], [7, 8, 9]
+    scored = llm.generate([whole, short], SamplingParams(max_tokens=0, prompt_logprobs=1))
+    body = {"prompt": [whole, short], "max_tokens": 0, "echo": True, "logprobs": 1, "n": 2, "stream": stream}
+    reply = server.post("/v1/completions", body)
+    assert reply.status == 200, reply.data
+    if stream:
+        lines = reply.data.decode().split("\n")
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        choices = sorted((c for chunk in chunks for c in chunk["choices"]), key=lambda choice: choice["index"])
+    else:
+        choices = reply.json()["choices"]
+        assert reply.json()["usage"]["completion_tokens"] == 0
+        assert reply.json()["usage"]["prompt_tokens"] == context + 3
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    for choice in choices:
+        wanted = scored[choice["index"] // 2]
+        assert (choice["text"], choice["finish_reason"]) == (llm.tokenizer.decode(wanted.prompt_ids), "length")
+        assert wanted.prompt_logprobs is not None
+        logprobs = [None if score is None else score.logprob for score in wanted.prompt_logprobs]
+        assert choice["logprobs"]["token_logprobs"] == pytest.approx(logprobs)
+    body["prompt"] = [*whole, 5]
+    assert server.post("/v1/completions", body).json()["error"]["code"] == "context_length_exceeded"
+    assert server.post("/v1/completions", {**body, "prompt": whole, "max_tokens": 1}).status == 400
+    alone = server.post("/v1/completions", {"prompt": whole, "max_tokens": 0, "prompt_logprobs": 0}).json()["choices"][
+        0
+    ]
+    assert (alone["text"], len(alone["prompt_logprobs"])) == ("", context)
+    server.idle()
 
 
 def test_ids_and_prompt_logprobs_come_back_where_asked_for(server: Running, llm: LLM) -> None:

@@ -1,21 +1,23 @@
 """Deadlines and limits of a connection, on sockets, with limits of tenths of seconds."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import h11
 import pytest
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ridgeline.server.http.disconnect import ClientGone, unless_gone
 from ridgeline.server.http.listener import listen
 from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.settings import ServerSettings
@@ -225,10 +227,99 @@ def test_who_asks_for_a_websocket_is_answered_in_http(port: int, caplog: pytest.
     assert not caplog.records
 
 
+# -- clients that send no more -----------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Answers after a while, as a whole or piece by piece (/stream), unless the client leaves, which it counts."""
+
+    def __init__(self) -> None:
+        self.begun = self.left = 0
+        self.seconds = 0.3
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+        self.begun += 1
+        try:
+            answer = await unless_gone(receive, self._answer(scope["path"]))
+        except ClientGone:
+            self.left += 1
+            return
+        await answer(scope, receive, send)
+
+    async def _answer(self, path: str) -> Response:
+        if path == "/stream":
+            return StreamingResponse(self._pieces())
+        await asyncio.sleep(self.seconds)
+        return PlainTextResponse(f"whole {path}")
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        for piece in range(4):
+            await asyncio.sleep(self.seconds / 4)
+            yield b"piece %d;" % piece
+
+
+def half_closed(port: int, data: bytes) -> bytes:
+    """What comes back to a client that shuts down its sending side, up to the end of the connection."""
+    with connect(port) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return read_all(connection)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_sends_no_more_gets_its_whole_response(version: bytes) -> None:
+    """And not a byte beside it, though it is asked meanwhile whether it is there; then the connection ends."""
+    with listening(Slow(), SETTINGS) as port:
+        for _ in range(2):
+            said = half_closed(port, GET.replace(b"1.1", version))
+            head, _, body = said.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert body == b"whole /x"
+        streamed = half_closed(port, GET.replace(b"/x", b"/stream").replace(b"1.1", version))
+        assert streamed.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert [streamed.count(b"piece %d;" % piece) for piece in range(4)] == [1] * 4
+        assert streamed.endswith(b"0\r\n\r\n" if version == b"1.1" else b"piece 3;")
+        posted = b"POST /x HTTP/%b\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc" % version
+        assert half_closed(port, posted).endswith(b"whole /x")
+
+
+def test_requests_that_were_sent_at_once_are_all_answered() -> None:
+    with listening(Slow(), SETTINGS) as port:
+        said = half_closed(port, GET + GET.replace(b"/x", b"/stream") + GET.replace(b"/x", b"/y"))
+        assert (said.count(b"HTTP/1.1 200 OK"), said.count(b"piece 3;")) == (3, 1)
+        assert said.endswith(b"whole /y")
+
+
+@pytest.mark.parametrize("path", [b"/x", b"/stream"])
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_a_client_that_has_gone_is_noticed_though_nothing_is_sent(path: bytes, seconds: float) -> None:
+    """At once, or some time after it said that it sends no more."""
+    app = Slow()
+    app.seconds = 60.0
+    with up(app, SETTINGS) as server:
+        with connect(port_of(server)) as connection:
+            connection.sendall(GET.replace(b"/x", path))
+            assert eventually(lambda: app.begun)
+            if seconds:
+                connection.shutdown(socket.SHUT_WR)
+                time.sleep(seconds)
+                assert server.server_state.connections
+        assert eventually(lambda: not server.server_state.connections, 2.0)
+        assert app.left == (path == b"/x")
+
+
+def test_half_a_request_is_no_request() -> None:
+    with listening(Slow(), SETTINGS) as port:
+        assert half_closed(port, GET[:-2]) == b""
+        assert half_closed(port, b"") == b""
+        assert half_closed(port, b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc") == b""
+
+
 PRIVATE = {
     H11Protocol: (
-        "connection_made data_received connection_lost pause_writing resume_writing send_400_response shutdown "
-        "_unsupported_upgrade_warning on_response_complete _unset_keepalive_if_required"
+        "connection_made data_received eof_received connection_lost pause_writing resume_writing send_400_response "
+        "shutdown _unsupported_upgrade_warning on_response_complete _unset_keepalive_if_required"
     ),
     FlowControl: "resume_reading",
     h11.Connection: "next_event trailing_data their_state our_state",
@@ -252,7 +343,7 @@ def test_what_is_read_and_set_of_uvicorn_s_objects_is_there() -> None:
         plain = H11Protocol(ours.config, server.server_state, {}, ours.loop)
         assert vars(plain).keys() >= {"app", "loop", "conn", "transport", "flow", "connections", "cycle"}
         assert vars(ours.flow).keys() >= {"read_paused"}
-        assert vars(ours.cycle).keys() >= {"disconnected", "message_event", "response_complete"}
+        assert vars(ours.cycle).keys() >= {"disconnected", "keep_alive", "message_event", "response_complete"}
 
 
 def phases(server: uvicorn.Server) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from ridgeline.engine.events import Stats
-from ridgeline.engine.request import Timing
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.worker.messages import PeerChanged, Transferred
 from ridgeline.server.admission import Queue
 from ridgeline.server.errors import ApiError
@@ -132,6 +132,29 @@ def test_counts_and_times_of_a_scripted_run() -> None:
     assert read.histogram("iteration_tokens_total") == (3, 54 + 2 + 2)
     assert read("inter_token_latency_seconds_bucket", le="0.025") == 1
     assert read("inter_token_latency_seconds_bucket", le="0.3") == 3
+
+
+def test_a_prompt_without_a_token_after_it_is_counted() -> None:
+    """A request that has its prompt scored waits for no first token, and yet took its time."""
+
+    async def run(llm: Scripted, service: Service) -> None:
+        task = asyncio.create_task(consume(service, live("a", 40, n=2, max_tokens=0)))
+        await turn()
+        timing = Timing(0, SECOND, 3 * SECOND)
+        for choice in range(2):
+            event = Event(1, choice, at=3 * SECOND, cached=16, timing=timing, finish=Finish.LENGTH, output_tokens=0)
+            llm.queues[1].put_nowait(event)
+        await task
+
+    llm, service, metrics = served()
+    asyncio.run(run(llm, service))
+    read = Reading(metrics)
+    assert read("prompt_tokens_total") == 40
+    assert (read("prefix_cache_queries_total"), read("prefix_cache_hits_total")) == (40, 16)
+    assert read.histogram("time_to_first_token_seconds") == (0, 0)
+    assert read.histogram("request_generation_tokens") == (2, 0)
+    assert read.histogram("request_prefill_time_seconds") == (1, 2)
+    assert read.histogram("e2e_request_latency_seconds") == (1, 3)
 
 
 def test_guesses_are_counted_by_their_place() -> None:

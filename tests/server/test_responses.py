@@ -159,6 +159,7 @@ THOUGHTS = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type
         ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"text": {"format": "json"}}, "text"),
         ({"text": {"format": {"type": "xml"}}}, "text"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "text"),
         ({"text": {"verbosity": "low"}}, "text"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"reasoning": {"summary": "auto"}}, "reasoning"),

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
+import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -96,6 +98,28 @@ def test_a_client_that_leaves_frees_its_pages_at_once(server: Running, stream: b
     server.idle()
     assert server.service.llm.stats.output_tokens - before < 200, "it went on for nobody"
     server.check()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_a_client_that_sends_no_more_gets_what_another_gets(server: Running, path: str, stream: bool) -> None:
+    """`nc -N` shuts down its sending side once it has sent its request."""
+    body: dict[str, Any] = {"prompt": "Once upon", "max_tokens": 200, "temperature": 0, "stream": stream}
+    if path != "/v1/completions":
+        asked = {"messages": [{"role": "user", "content": "Once upon"}], "max_tokens": 200}
+        asked = asked if "chat" in path else {"input": "Once upon", "max_output_tokens": 200}
+        body = {"temperature": 0, "stream": stream, **asked}
+    with send(server, path, body) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        said = response.read()
+        assert connection.recv(1) == b"", "the connection ends with the response"
+    texts = re.compile(rb'"(?:text|content|delta|finish_reason|type)":"((?:[^"\\]|\\.)*)"')
+    assert response.status == 200
+    assert texts.findall(said) == texts.findall(server.post(path, body).data)
+    assert len(texts.findall(said)) > (200 if stream else 0)
+    server.idle()
 
 
 def test_a_client_that_leaves_in_prefill_frees_its_pages(server: Running) -> None:

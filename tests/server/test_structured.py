@@ -41,6 +41,24 @@ FORMS: dict[str, tuple[dict[str, Any], Any]] = {
         {"response_format": {"type": "json_object"}, "max_tokens": 120, "n": 3, "logit_bias": _CLOSING},
         lambda t: isinstance(json.loads(t), dict),
     ),
+    "json_object of a schema": ({"response_format": {"type": "json_object", "schema": SCHEMA}}, fits),
+    "json_object of one without a type": (
+        {"response_format": {"type": "json_object", "schema": {k: v for k, v in SCHEMA.items() if k != "type"}}},
+        fits,
+    ),
+    "json_object of a list": (
+        {
+            "response_format": {
+                "type": "json_object",
+                "schema": {"type": "array", "items": {"enum": [1]}, "maxItems": 3},
+            }
+        },
+        lambda t: set(json.loads(t)) <= {1},
+    ),
+    "json_object and no schema": (
+        {"response_format": {"type": "json_object", "schema": None}, "max_tokens": 120, "n": 3, "logit_bias": _CLOSING},
+        lambda t: isinstance(json.loads(t), dict),
+    ),
     "json": ({"structured_outputs": {"json": SCHEMA}}, fits),
     "json text": ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None, "json_object": False}}, fits),
     "regex": ({"structured_outputs": {"regex": "[a-f]{3}[0-9]"}}, lambda t: re.fullmatch("[a-f]{3}[0-9]", t)),
@@ -93,6 +111,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": ({"structured_outputs": {}}, "exactly one"),
     "unknown kind": ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag"),
     "unknown type": ({"response_format": {"type": "xml"}}, "response_format.type"),
+    "a schema of no object": ({"response_format": {"type": "json_object", "schema": "{}"}}, "response_format.schema"),
+    "a schema's bounds": ({"response_format": {"type": "json_object", "schema": nested(33)}}, "deeper than 32"),
+    "text of a schema": ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
+    "two schemas": (
+        {"response_format": {"type": "json_object", "schema": SCHEMA, "json_schema": {"schema": SCHEMA}}},
+        "response_format.json_schema",
+    ),
+    "an unknown entry": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "root": "x"}}},
+        "json_schema.root",
+    ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
     "schema no object": ({"guided_json": "[1]"}, "is an object"),
     "schema no JSON": ({"guided_json": "{"}, "not valid JSON"),
@@ -137,6 +166,40 @@ def test_many_different_schemas_leave_the_cache_within_its_bytes(server: Running
     stats = server.service.llm.stats
     assert stats.grammars == before + 30
     assert 0 < stats.grammar_bytes <= 64 << 20
+
+
+LIMITED = "(a?){300}a{300}"
+"""It compiles, and its first character takes the library past its limits."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+def test_a_form_past_the_librarys_limits_is_cut_and_no_failure(server: Running, path: str, stream: bool) -> None:
+    """What was said until then is the answer."""
+    pattern = {"type": "string", "pattern": f"^[0-9]{{8}}{LIMITED}$"}
+    form = {"format": {"type": "json_schema", "name": "p", "schema": pattern}}
+    body: dict[str, Any] = {"prompt": "Once", "max_tokens": 50, "guided_json": pattern, "n": 2, "stream": stream}
+    if path == CHAT:
+        body = {**body, "prompt": None, "messages": [{"role": "user", "content": "Tell."}]}
+    elif path == "/v1/responses":
+        body = {"input": "Tell.", "max_output_tokens": 50, "text": form, "stream": stream}
+    reply = server.post(path, body)
+    assert reply.status == 200, reply.data
+    said = reply.data.decode()
+    assert '"error":{' not in said
+    assert '"status":"incomplete"' in said if path == "/v1/responses" else said.count('"finish_reason":"length"') == 2
+    if not stream and path != "/v1/responses":
+        for choice in reply.json()["choices"]:
+            text = choice["text"] if path != CHAT else choice["message"]["content"]
+            assert re.fullmatch('"[0-9]{4,8}a?', text)
+    server.idle()
+
+
+def test_a_form_past_the_librarys_limits_at_once_is_refused(server: Running) -> None:
+    reply = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 9, "guided_regex": LIMITED})
+    assert (reply.status, reply.json()["error"]["code"]) == (400, "invalid_grammar")
+    assert "lexer error" in reply.json()["error"]["message"]
+    server.check()
 
 
 # -- the process that tries them --------------------------------------------------------------------------------------

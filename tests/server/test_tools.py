@@ -267,6 +267,24 @@ def test_forced_calls_fit_their_schemas(scripted: Behind, choice: Any) -> None:
     scripted.up.idle()
 
 
+def test_a_function_that_is_named_is_called_once(scripted: Behind) -> None:
+    """Though several calls in one answer are allowed, as they are where nothing else is said. Whole or streamed, or cut
+    anywhere: half a call is no content."""
+    scripted.say(None)
+    named: Any = {"type": "function", "function": {"name": "now"}}
+    asked: Any = {"model": "m", "messages": ASK, "tools": TOOLS, "tool_choice": named, "seed": 4}
+    reply = scripted.client.chat.completions.create(**asked, max_tokens=900, n=3)
+    for answer in reply.choices:
+        assert (answer.finish_reason, answer.message.content) == ("tool_calls", None)
+        assert [(c.function.name, c.function.arguments) for c in answer.message.tool_calls or []] == [("now", "{}")]
+    content, calls, finish = streamed(scripted.client.chat.completions.create(**asked, max_tokens=900, stream=True))
+    assert (content, [call[1:] for call in calls], finish) == ("", [["now", "{}"]], "tool_calls")
+    for most in (21, 50, 75):
+        body = {**asked, "tool_choice": "required", "max_tokens": most, "stream": True}
+        assert streamed(scripted.client.chat.completions.create(**body))[0] == ""
+    scripted.up.idle()
+
+
 def test_a_schema_and_tools_together_give_either(scripted: Behind) -> None:
     scripted.say(None)
     schema = {

@@ -57,6 +57,30 @@ def test_holds_no_more_than_needed(stops: list[str], pushes: list[str]) -> None:
         assert not held or any(stop.startswith(held) for stop in stops) or any(stop in held for stop in stops)
 
 
+@given(
+    stops=st.lists(WORDS, max_size=4),
+    pushes=st.lists(st.text("ab\n", max_size=4), max_size=12),
+    least=st.integers(0, 8),
+)
+@example(stops=["aa"], pushes=["a", "a", "a"], least=2)  # it begins in text where none may end
+@example(stops=["ab", "abab"], pushes=["ab", "ab"], least=1)
+def test_a_stop_that_ends_too_early_is_text(stops: list[str], pushes: list[str], least: int) -> None:
+    """Only stop strings that end behind the first pushes count; vLLM looks from there on."""
+    whole, early = "".join(pushes), len("".join(pushes[:least]))
+    ends = ((at, stop) for at in range(len(whole)) for stop in sorted(stops, key=len) if whole.startswith(stop, at))
+    at, stop = next(((at, stop) for at, stop in ends if at + len(stop) > early), (len(whole), None))
+    matcher, shown = StopMatcher(stops), ""
+    for place, push in enumerate(pushes):
+        result = matcher.push(push, may_end=place >= least)
+        shown += result.safe
+        if result.matched is not None:
+            break
+    else:
+        result = matcher.flush()
+        shown += result.safe
+    assert (shown, result.matched) == (whole[:at], stop)
+
+
 def test_no_stops_and_empty_stops() -> None:
     assert StopMatcher([]).push("text") == StopResult("text")
     assert StopMatcher([]).flush() == StopResult("")

@@ -192,6 +192,23 @@ def test_an_answer_that_is_cut_keeps_what_there_is_of_its_call() -> None:
     assert (content, calls, undone) == ("Hm.", [("now", '{"a": "b')], [])
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(name: str) -> None:
+    """Two calls, or one where the format has no more, cut at every character, by length or by a stop string."""
+    layout = FORMATS[name].layout
+    each = [f"{layout.before}{n}{layout.middle}{ARGS}{layout.after}" for n in ("weather", "now")]
+    first = layout.start + each[0]
+    text = first + (layout.end if layout.between is None else layout.between + each[1] + layout.end)
+    for size in range(len(text) + 1):
+        for forced in (False, True):
+            parser = ToolParser(FORMATS[name], NAMES, forced=forced)
+            deltas = [*map(parser.push, text[:size]), parser.finish(cut=not forced or size % 2 == 0)]
+            calls = [call for delta in deltas for call in delta.calls]
+            assert "".join(delta.content for delta in deltas) == ("" if forced or calls else text[:size])
+            assert not any(delta.undone for delta in deltas)
+            assert (ARGS * 2).startswith("".join(call.arguments for call in calls))
+
+
 def test_one_call_at_a_time() -> None:
     text = f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]"
     parser = ToolParser(FORMATS["mistral"], NAMES, several=False)

@@ -46,7 +46,8 @@ class Bounds:
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
         capacity = self.ledger.capacity(encoded)
-        most, needed = self.scheduler.limits.tokens, length + self.has_head  # a token at least is to be sampled
+        samples = self.has_head and params.max_tokens != 0
+        most, needed = self.scheduler.limits.tokens, length + samples
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
         if bool(encoded) != self.ledger.crosses:

@@ -302,7 +302,7 @@ class Engine:
         if self.speculator is not None:
             self.speculator.forget(request)
         del self.requests[request.id]
-        scores = request.told_scores() if token is not None else None
+        scores = request.told_scores() if finish in (Finish.STOP, Finish.LENGTH) else None
         return TokenEvent(
             request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
         )
@@ -385,9 +385,10 @@ class Engine:
             outcome = outcome.sampled
         if outcome is None:
             self.scheduler.settle(request, item)
+            if request.computed == request.known:
+                self._end_prompt(request, now, events)
         elif isinstance(outcome, RowFailure):
-            reason = request.guide.error if request.guide is not None else None
-            events += self._give_up(request, reason or outcome.reason)
+            events += self._end_without_token(request, outcome)
         elif isinstance(outcome, HiddenStates):
             self._take_hidden(request, item, outcome, now, events)
         else:
@@ -410,12 +411,22 @@ class Engine:
             events.append(self._told(request, one, now))
         self._output_tokens += request.known - known
         self.scheduler.settle(request, item)
-        if request.children:
-            for child in request.children:
-                self.scheduler.fork(request, child, now)
-            request.children = []
+        self._start_children(request, now)
         if finish is not None:
             self._end(request, finish, one, now, events)
+
+    def _start_children(self, request: Request, now: int) -> None:
+        """Start the further choices from the pages of the prompt, which are computed."""
+        for child in request.children:
+            self.scheduler.fork(request, child, now)
+        request.children = []
+
+    def _end_prompt(self, request: Request, now: int, events: list[TokenEvent]) -> None:
+        """End a request whose prompt is computed and that wants no token."""
+        assert not request.limit, "a request that has computed all it knows has a token sampled"
+        request.timing = replace(request.timing, first_token=now)
+        self._start_children(request, now)
+        events.append(self._finish(request, Finish.LENGTH, now))
 
     def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
         """A request ends with its last token."""
@@ -456,10 +467,21 @@ class Engine:
         given_up = [event for request in ends for event in self._give_up(request, reason)]
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
 
-    def _give_up(self, request: Request, reason: str) -> list[TokenEvent]:
-        """End a request that failed, and the choices that were to start from its prompt, which is what failed."""
+    def _end_without_token(self, request: Request, failure: RowFailure) -> list[TokenEvent]:
+        """End a request for which no token could be chosen. What it has said counts if its form left no choice."""
+        guide = request.guide
+        if guide is None or isinstance(guide, RuleGuide):
+            return self._give_up(request, failure.reason)
+        held = request.stop_ids if request.output_length < request.params.min_tokens else ()
+        end = guide.dead_end(held)
+        if end is None:
+            return self._give_up(request, failure.reason)
+        return self._give_up(request, end.reason, Finish.STOP if end.whole else Finish.LENGTH)
+
+    def _give_up(self, request: Request, reason: str | None, finish: Finish = Finish.ERROR) -> list[TokenEvent]:
+        """End a request, and the choices that were to start from its prompt, which would end like it."""
         now = self.clock()
-        return [self._finish(choice, Finish.ERROR, now, reason) for choice in (request, *request.children)]
+        return [self._finish(choice, finish, now, reason) for choice in (request, *request.children)]
 
 
 def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:

@@ -103,8 +103,10 @@ class SamplingParams:
             those before it; 0 = only the prompt's own, None = nothing. Such a prompt is computed whole: what is cached
             of it is not used.
         n: independent completions of the prompt.
-        max_tokens: most tokens to generate; None = as many as fit in the context.
-        min_tokens: tokens to generate before the end or a stop token may be chosen.
+        max_tokens: most tokens to generate; None = as many as fit in the context, 0 = none. Then only the prompt is
+            computed, which may fill the context.
+        min_tokens: tokens to generate before the end or a stop token may be chosen. A stop string that these tokens
+            complete does not end the text either, as in vLLM.
         stop: strings that end the text; a string by itself is one.
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: do not stop at the model's end token.
@@ -178,7 +180,7 @@ class SamplingParams:
             if count is not None:
                 _integer(name, count, 0, COUNT_MAX, f"0 = {own} only; without one, none")
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "without one, up to the context length")
+            _integer("max_tokens", self.max_tokens, 0, COUNT_MAX, "without one, up to the context length")
         _integer("n", self.n, 1, MAX_CHOICES)
         _integer("min_tokens", self.min_tokens, 0, COUNT_MAX)
         most = COUNT_MAX if self.max_tokens is None else self.max_tokens

@@ -33,7 +33,8 @@ class Finish(enum.StrEnum):
 class Timing:
     """Moments of a request's life, in nanoseconds of the engine's clock; None until they come.
 
-    scheduled: when the first plan that runs it was made. first_token and finished: when those tokens were accepted.
+    scheduled: when the first plan that runs it was made. first_token and finished: when those tokens were accepted; of
+    a request for no token, when its prompt was computed.
     """
 
     arrived: int

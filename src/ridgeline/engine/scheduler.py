@@ -292,7 +292,7 @@ class Scheduler:
         last = end == request.known
         # Of the tokens of a request that decodes only the newest runs.
         tokens = (output[-1],) if count == 1 and last and output else request.tokens[start:end]
-        logits: tuple[int, ...] = (count - 1,) if last else ()
+        logits: tuple[int, ...] = (count - 1,) if last and request.limit else ()
         if request.hidden is not None:  # of each position once, however often a preemption makes it run
             logits = tuple(range(max(0, sum(map(len, request.hidden)) - start), count))
         if guesses:

@@ -56,7 +56,6 @@ class RuleGuide:
     """Follows one choice, token by token, as a Guide does; never taken back."""
 
     complete = False
-    error: str | None = None
 
     def __init__(self, rules: TokenRules, vocabulary: int) -> None:
         self.rules, self.vocabulary = rules, vocabulary

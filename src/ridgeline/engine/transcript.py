@@ -59,11 +59,10 @@ class Transcript:
             self._tokenizer,
             stops=params.stop,
             include_stop=params.include_stop,
+            min_tokens=params.min_tokens,
             skip_special=params.skip_special_tokens,
             reasoning=None if tags is None else Reasoning(self._tokenizer, prompt, tags),
-            # After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is
-            # exactly what its grammar has said, a first space included.
-            continues=params.structured_outputs is not None or prompt[-1] not in self._tokenizer.special_ids,
+            continues=continues_prompt(self._tokenizer, prompt, params),
         )
 
     def take(self, events: Iterable[TokenEvent]) -> tuple[list[Event], list[Stop]]:
@@ -101,6 +100,15 @@ class Transcript:
             output_tokens=kept,
             timing=timing,
         )
+
+
+def continues_prompt(tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> bool:
+    """Return whether a response goes on with the text of its prompt, so that a first space is one.
+
+    After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is exactly
+    what its grammar has said, a first space included.
+    """
+    return params.structured_outputs is not None or prompt[-1] not in tokenizer.special_ids
 
 
 def with_text(event: TokenEvent, delta: Delta | None = None) -> Event:

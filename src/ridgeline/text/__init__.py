@@ -11,7 +11,7 @@ what the side files say; `seal` and `provenance` are the two halves of the promi
 strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a template may.
 """
 
-from ridgeline.text.detokenizer import Detokenizer
+from ridgeline.text.detokenizer import Detokenizer, TokenOffsets
 from ridgeline.text.load import load_tokenizer
 from ridgeline.text.reasoning import Reasoning, SplitText, tags_of
 from ridgeline.text.stops import StopMatcher, StopResult
@@ -33,6 +33,7 @@ __all__ = [
     "SplitText",
     "StopMatcher",
     "StopResult",
+    "TokenOffsets",
     "Tokenizer",
     "density",
     "load_templates",

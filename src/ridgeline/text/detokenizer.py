@@ -21,7 +21,20 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, possibly ""."""
-        return self._release(self._decoder.decode(self._tokenizer.token_bytes(token_id, self._skip_special)))
+        return self.push_bytes(self.data(token_id))
+
+    def data(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to the text."""
+        return self._tokenizer.token_bytes(token_id, self._skip_special)
+
+    def push_bytes(self, data: bytes) -> str:
+        """Return the text that these bytes complete, possibly ""."""
+        return self._release(self._decoder.decode(data))
+
+    @property
+    def in_character(self) -> bool:
+        """Whether the last character is still to be completed."""
+        return bool(self._decoder.getstate()[0])
 
     def flush(self) -> str:
         """The text of an unfinished last character: one U+FFFD or nothing. Ends the stream."""
@@ -32,3 +45,26 @@ class Detokenizer:
             self._strip = False
             return text[1:] if text.startswith(" ") else text
         return text
+
+
+class TokenOffsets:
+    """The places of tokens in the text that `Detokenizer` makes of them, in characters.
+
+    The place of a token is that of the character in which its first byte falls, so that all tokens of one character
+    have the same place. A token without text is behind the last whole character before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
+        """The arguments are those of Detokenizer."""
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
+        self._length = 0  # of the text that is complete
+
+    def push(self, token_id: int) -> int:
+        """Return the place of the next token."""
+        data = self._detokenizer.data(token_id)
+        # The first byte may be what shows that the bytes before it are no character.
+        begun = self._detokenizer.push_bytes(data[:1])
+        ends_character = bool(begun) and not self._detokenizer.in_character
+        place = self._length + len(begun) - ends_character
+        self._length += len(begun) + len(self._detokenizer.push_bytes(data[1:]))
+        return place

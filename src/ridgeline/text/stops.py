@@ -36,15 +36,19 @@ class StopMatcher:
         self.end = 0
         """Characters of the whole text up to the end of the stop string that matched."""
 
-    def push(self, text: str) -> StopResult:
-        """Read more text. After a match nothing more may be pushed."""
+    def push(self, text: str, *, may_end: bool = True) -> StopResult:
+        """Read more text. After a match nothing more may be pushed.
+
+        Args:
+            may_end: Whether a stop string may end in this text. One that ends in text pushed with False never matches.
+        """
         assert self.matched is None, "text after a stop string"
         if not any(self._states) and self._firsts.isdisjoint(text):
             self._length += len(text)
             return StopResult(text)
         held = self._held + text
         for at, character in enumerate(text):
-            self._advance(character)
+            self._advance(character, may_end)
             if self._found and self._earliest_open() >= self._found[0]:
                 return self._match(held, text[at + 1 :])
         start = min(self._earliest_open(), self._found[0] if self._found else self._length)
@@ -58,7 +62,7 @@ class StopMatcher:
         held, self._held = self._held, ""
         return self._match(held, "") if self._found else StopResult(held)
 
-    def _advance(self, character: str) -> None:
+    def _advance(self, character: str, may_end: bool) -> None:
         self._length += 1
         for index, stop in enumerate(self._stops):
             failure, state = self._failures[index], self._states[index]
@@ -66,7 +70,7 @@ class StopMatcher:
                 state = failure[state - 1]
             state += stop[state] == character
             self._states[index] = state
-            if state == len(stop):
+            if state == len(stop) and may_end:
                 start = self._length - state
                 # Equal starts: the shorter one was complete earlier, or both are one.
                 if self._found is None or start < self._found[0]:

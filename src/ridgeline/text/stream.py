@@ -35,12 +35,14 @@ class OutputStream:
         skip_special: bool = True,
         reasoning: Reasoning | None = None,
         continues: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         """`continues`: the text goes on from a prompt's, so that a first space is one. skip_special: special tokens
-        have no text."""
+        have no text. min_tokens: a stop string that the first so many tokens complete is text, as in vLLM."""
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
         self._ends: list[int] | None = [] if stops else None  # of each token, in characters of the answer
+        self._min_tokens = min_tokens
         self.reasoning = reasoning
 
     @property
@@ -49,6 +51,11 @@ class OutputStream:
         assert self._ends is not None
         return min(bisect_left(self._ends, self._stops.end) + 1, len(self._ends))
 
+    @property
+    def _may_end(self) -> bool:
+        """Whether there are tokens enough for a stop string to end the answer."""
+        return self._ends is None or len(self._ends) > self._min_tokens
+
     def push(self, token_id: int) -> Delta:
         """The next token."""
         text, thought = self._detokenizer.push(token_id), ""
@@ -56,7 +63,7 @@ class OutputStream:
             text, thought = self.reasoning.push(token_id, text)
         if self._ends is not None:
             self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
-        result = self._stops.push(text)
+        result = self._stops.push(text, may_end=self._may_end)
         return Delta(result.safe, thought, result.matched)
 
     def finish(self) -> Delta:
@@ -66,7 +73,7 @@ class OutputStream:
         text, thought = self._detokenizer.flush(), ""
         if self.reasoning is not None:
             text, thought = self.reasoning.finish(text)
-        result = self._stops.push(text)
+        result = self._stops.push(text, may_end=self._may_end)
         if result.matched is not None:
             return Delta(result.safe, thought, result.matched)
         last = self._stops.flush()

@@ -1,6 +1,7 @@
 """A guide: what one choice may say next, and whether it is complete."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import llguidance
@@ -11,6 +12,16 @@ from ridgeline.engine.guidance.tables import Mask, Tables
 from ridgeline.engine.guidance.thinking import Tags, Thinking
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class DeadEnd:
+    """The place of a text after which no token may come."""
+
+    whole: bool
+    """Whether the text has its form."""
+    reason: str | None = None
+    """Why it cannot be completed, in one line, if it does not have its form."""
 
 
 class Guide:
@@ -30,6 +41,7 @@ class Guide:
         self._end_mask = tables.mask(ends)
         self._control_ends = tables.mask(self._ends & tables.control)
         self._mask: Mask | None = None
+        self._may_end = False  # as of the mask
         self.complete = False
         """Whether the grammar's text is whole and nothing may follow it."""
 
@@ -56,12 +68,21 @@ class Guide:
                 return count
         return len(tokens)
 
-    @property
-    def error(self) -> str | None:
-        """Why nothing may come next, in one line, if that is so."""
-        if self._mask is None or self._mask.any():
+    def dead_end(self, held: Collection[int]) -> DeadEnd | None:
+        """Return why no token may come next, or None if one may.
+
+        The library stops at its own limits (states of a lexer, items of a parser), and a vocabulary may not spell what
+        a grammar wants. Neither is a fault of the model.
+
+        Args:
+            held: Tokens that may not come yet, though the grammar allows them.
+        """
+        if (self.allowed() & ~self._tables.mask(held)).any():
             return None
-        return f"the structured output cannot go on: {reason_of(self._matcher) or 'no token of the vocabulary fits'}"
+        if self._may_end:
+            return DeadEnd(whole=True)
+        why = reason_of(self._matcher) or "no token of the vocabulary fits"
+        return DeadEnd(whole=False, reason=f"the structured output cannot go on: {why}")
 
     def allowed(self) -> Mask:
         """The tokens that may come next, uint32 [W]; not to be changed. Nothing where the grammar cannot go on."""
@@ -73,8 +94,8 @@ class Guide:
         thinking = self._thinking
         if thinking is not None and thinking.inside:
             return thinking.mask() & ~self._control_ends
-        mask, complete = self._tables.next_of(self._matcher)
-        if complete:
+        mask, self._may_end = self._tables.next_of(self._matcher)
+        if self._may_end:
             mask |= self._end_mask
         if thinking is not None and (thinking.may_open or thinking.after):
             mask |= thinking.mask()

@@ -29,12 +29,13 @@ class ChoiceState:
     told: int = 0
     begun: bool = False
 
-    def take(self, event: Event) -> tuple[Sampled, ...]:
-        """The tokens to be told with an event that has text or is the last; those past the text's end are dropped."""
+    def take(self, event: Event, ready: int | None = None) -> tuple[Sampled, ...]:
+        """The tokens to be told with an event that has text or is the last; those past the text's end are dropped.
+        ready: how many of them, where not all."""
         if event.output_tokens is not None:
             del self.tokens[max(event.output_tokens - self.told, 0) :]
-        tokens = tuple(self.tokens)
-        self.tokens.clear()
+        tokens = tuple(self.tokens[:ready])
+        del self.tokens[: len(tokens)]
         self.told += len(tokens)
         return tokens
 

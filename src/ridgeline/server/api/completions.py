@@ -1,12 +1,15 @@
 """/v1/completions: prompts in, their continuations out."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.engine.events import Event
+from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice, Completion
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.engine.transcript import continues_prompt
 from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import CompletionFields
 from ridgeline.server.api.generation import Gathered, Generation, new_id
@@ -19,6 +22,7 @@ from ridgeline.server.api.structured import asked_form
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
+from ridgeline.text import TokenOffsets
 
 ROUTE = "/v1/completions"
 DEFAULT_TOKENS = 16
@@ -33,11 +37,9 @@ async def completion_generation(
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
     prompts = await read_prompts(fields.prompt, model, settings)
-    asked = fields.max_tokens
-    if asked == 0 and fields.echo:
-        asked = 1  # only the prompt is wanted; the engine gives a token at least, which is not told
-    longest = max(map(len, prompts))
-    most = room_for(longest, model, asked, DEFAULT_TOKENS)
+    # Without a token to come, a prompt is asked for what it is itself.
+    least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
+    most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
     form, asked_by = asked_form(fields, settings)
     if form is not None:
@@ -56,7 +58,6 @@ async def completion_generation(
         root,
         fields.stream,
         sections=False,  # the text as the model writes it
-        only_prompt=fields.max_tokens == 0,
         adapter=model.adapter(fields.model),
         tier=fields.service_tier or "",
     )
@@ -74,11 +75,6 @@ class CompletionAnswer:
     def names(self) -> TokenNames:
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
-    @property
-    def only_prompt(self) -> bool:
-        """Whether nothing of what was generated is to be told."""
-        return self.fields.max_tokens == 0
-
     def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
         """What writes it piece by piece."""
         return CompletionChunks(generation, self, outbox)
@@ -86,7 +82,7 @@ class CompletionAnswer:
     def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
         choices = [
-            self._choice(generation.index(prompt, choice.index), completion, choice)
+            self._choice(generation, generation.index(prompt, choice.index), completion, choice)
             for prompt, completion in enumerate(gathered.completions)
             for choice in completion.choices
         ]
@@ -100,32 +96,62 @@ class CompletionAnswer:
             "timings": gathered.timings(),
         }
 
-    def _choice(self, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
-        writer = ChoiceWriter(self, index, completion.prompt_ids)
+    def _choice(self, generation: Generation, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
+        writer = ChoiceWriter(self, generation.params, index, completion.prompt_ids)
         return writer.entry(choice.text, choice.tokens, choice.finish, completion.prompt_logprobs)
 
 
 class ChoiceWriter:
     """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
 
-    def __init__(self, answer: CompletionAnswer, index: int, prompt: Sequence[int]) -> None:
+    def __init__(self, answer: CompletionAnswer, params: SamplingParams, index: int, prompt: Sequence[int]) -> None:
         self._answer, self._fields, self._index, self._prompt = answer, answer.fields, index, prompt
+        self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
         self._names = answer.names
         self._logprobs = CompletionLogprobs(self._names)
+        tokenizer = answer.model.tokenizer
+        self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
+        begun = answer.model.texts.decoder_prompt(prompt)
+        self._offsets = TokenOffsets(
+            tokenizer,
+            skip_special=params.skip_special_tokens,
+            continues=continues_prompt(tokenizer, begun, params),
+        )
+        self._waiting: list[int] = []  # places of tokens that are not told yet
+        self._sent = 0  # characters
         self._begun = False
+
+    def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
+        """Return how many of the tokens that wait begin in the text that is sent, once `text` is; None for all.
+
+        A later one may turn out to be past the end of the text, if that ends with a stop string.
+        """
+        if not self._tells_tokens:
+            return None
+        self._place(tokens)
+        return bisect_right(self._waiting, self._sent + len(text) + (0 if self._begun else len(self._echo)))
 
     def entry(
         self, text: str, tokens: Sequence[Sampled], finish: Finish | None, scores: Scores | None
     ) -> dict[str, object]:
-        """An entry of `choices`. scores: of the prompt's tokens; read with the first entry."""
-        if self._answer.only_prompt:
-            text, tokens = "", ()
+        """Return an entry of `choices`.
+
+        Args:
+            text: More of the text.
+            tokens: More of its tokens: as many as are `ready`, or all that are left if it is finished.
+            finish: Why the choice ended, if it has.
+            scores: Those of the prompt's tokens, which the first entry tells.
+        """
         first, self._begun = not self._begun, True
-        echoes = first and self._fields.echo
+        text = self._echo + text if first else text
+        self._sent += len(text)
+        self._place(tokens)
+        columns = self._columns(tokens, scores if first and self._fields.echo else None)
+        del self._waiting[: len(tokens)]
         entry: dict[str, object] = {
             "index": self._index,
-            "text": self._answer.model.tokenizer.decode(self._prompt) + text if echoes else text,
-            "logprobs": self._columns(tokens, scores if echoes else None),
+            "text": text,
+            "logprobs": columns,
             "finish_reason": finish,
         }
         if self._fields.return_token_ids:
@@ -140,8 +166,18 @@ class ChoiceWriter:
         """The log-probabilities, those of an echoed prompt first."""
         if self._fields.logprobs is None:
             return None
-        echoed = [self._logprobs.of_prompt(self._prompt, scores)] if scores is not None else []
-        return joined([*echoed, self._logprobs.of_output(tokens)])
+        columns = []
+        if scores is not None:
+            offsets = TokenOffsets(self._answer.model.tokenizer)
+            columns.append(self._logprobs.of_prompt(self._prompt, scores, [offsets.push(t) for t in self._prompt]))
+        # A token may begin in what a stop string has cut off.
+        places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
+        return joined([*columns, self._logprobs.of_output(tokens, places)])
+
+    def _place(self, tokens: Sequence[Sampled]) -> None:
+        """Find the places of tokens that wait, the first of which may have theirs."""
+        new = tokens[len(self._waiting) :] if self._tells_tokens else ()
+        self._waiting += [len(self._echo) + self._offsets.push(one.token) for one in new]
 
 
 class CompletionChunks(Chunks):
@@ -150,10 +186,12 @@ class CompletionChunks(Chunks):
     def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
         super().__init__(generation, answer.fields, outbox, "text_completion")
         self._writers = [
-            ChoiceWriter(answer, generation.index(index, choice), prompt)
+            ChoiceWriter(answer, generation.params, generation.index(index, choice), prompt)
             for index, prompt in enumerate(generation.prompts)
             for choice in range(generation.params.n)
         ]
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
-        return self._writers[index].entry(event.text, state.take(event), event.finish, self.scores.get(prompt))
+        writer = self._writers[index]
+        ready = None if event.finish is not None else writer.ready(state.tokens, event.text)
+        return writer.entry(event.text, state.take(event, ready), event.finish, self.scores.get(prompt))

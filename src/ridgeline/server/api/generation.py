@@ -39,8 +39,7 @@ class Generation:
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
     separates its prefix cache from others'. encoder: what an encoder reads beside each prompt. sections: whether
-    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived, adapter, tier: as
-    Live.
+    reasoning is told apart from the answer. arrived, adapter, tier: as Live.
     """
 
     id: str
@@ -51,7 +50,6 @@ class Generation:
     root: bytes = b""
     stream: bool = False
     sections: bool = True
-    only_prompt: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     arrived: int = field(default_factory=time.perf_counter_ns)
     encoder: EncoderInput = ()
@@ -64,7 +62,7 @@ class Generation:
 
     def usage(self) -> Usage:
         """Counts of its tokens, none of them run so far."""
-        return Usage(self.prompt_tokens, self.only_prompt)
+        return Usage(self.prompt_tokens)
 
     def index(self, prompt: int, choice: int) -> int:
         """The place in the answer of a choice of a prompt."""

@@ -7,9 +7,10 @@ import resource
 import sys
 
 import msgspec
+from llguidance import LLMatcher
 
-from ridgeline.engine.guidance.grammar import compiled
-from ridgeline.engine.guidance.tables import Tables
+from ridgeline.engine.guidance.grammar import compiled, reason_of
+from ridgeline.engine.guidance.tables import Mask, Tables
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.text.bytes import BYTE_SYMBOLS, ByteTokenizer
 
@@ -28,7 +29,20 @@ def refusal(form: StructuredOutputs, tables: Tables) -> str | None:
     mask, complete = tables.next_of(matcher)
     if matcher.is_error() or not (mask.any() or complete):
         return "it allows no text, or takes too many steps"
-    return None
+    return None if complete else _dead_end(matcher, mask, tables)
+
+
+def _dead_end(matcher: LLMatcher, mask: Mask, tables: Tables) -> str | None:
+    """Return why the library cannot go on after any first byte; None if it can after one."""
+    reason = None
+    for byte in (byte for byte in range(256) if mask[byte >> 5] >> (byte & 31) & 1):
+        trial = matcher.deep_copy()
+        trial.consume_token(byte)
+        tables.next_of(trial)
+        if not trial.is_error():
+            return None
+        reason = reason_of(trial)
+    return reason
 
 
 def _limit_memory(nbytes: int) -> None:

@@ -22,9 +22,18 @@ class TokenNames:
         """A token; half characters as U+FFFD."""
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
-    def length(self, token: int) -> int:
-        """Characters that it adds to a text; a control token adds none."""
-        return len(self._tokenizer.token_bytes(token).decode("utf-8", "replace"))
+    def distinct(self, tokens: Iterable[int]) -> dict[int, str]:
+        """Return a name for each of several tokens, no two of them alike.
+
+        The first of those that read alike has its text. A further one is spelled by its bytes as OpenAI spells half
+        characters, or by its id if these bytes are taken too.
+        """
+        names: dict[str, int] = {}
+        for token in dict.fromkeys(tokens):
+            spelled = "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.data(token))
+            name = next((name for name in (self.text(token), spelled) if name not in names), f"token_id:{token}")
+            names[name] = token
+        return {token: name for name, token in names.items()}
 
     def data(self, token: int) -> bytes:
         """Its exact bytes; a control token as it is spelled."""
@@ -45,37 +54,40 @@ def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, ob
 
 
 class CompletionLogprobs:
-    """Of completions: parallel lists, and where in the text each token begins."""
+    """The log-probabilities of completions: parallel lists."""
 
     def __init__(self, names: TokenNames) -> None:
-        self._names, self._offset = names, 0
+        self._names = names
 
-    def of_prompt(self, prompt: Sequence[int], scores: Scores) -> dict[str, list[object]]:
-        """Of an echoed prompt; its first token comes after nothing."""
+    def of_prompt(self, prompt: Sequence[int], scores: Scores, offsets: Sequence[int]) -> dict[str, list[object]]:
+        """Return the lists of an echoed prompt, whose first token comes after nothing.
+
+        Args:
+            prompt: The ids of the prompt.
+            scores: One for each token of the prompt.
+            offsets: The places of the tokens in the text that is sent, in characters.
+        """
         rows = [(s.token, s.logprob, s.top) if s is not None else None for s in scores]
-        return self._columns([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)])
+        return self._columns([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)], offsets)
 
-    def of_output(self, tokens: Iterable[Sampled]) -> dict[str, list[object]]:
-        """Of the tokens that come next."""
-        return self._columns([(one.token, one.logprob_raw, one.top_raw) for one in tokens])
+    def of_output(self, tokens: Iterable[Sampled], offsets: Sequence[int]) -> dict[str, list[object]]:
+        """Return the lists of the tokens that come next, whose places in the text are `offsets`."""
+        return self._columns([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
 
     def _columns(
-        self, rows: Iterable[tuple[int, float | None, tuple[tuple[int, float], ...] | None]]
+        self, rows: Iterable[tuple[int, float | None, tuple[tuple[int, float], ...] | None]], offsets: Sequence[int]
     ) -> dict[str, list[object]]:
-        columns: dict[str, list[object]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        columns: dict[str, list[object]] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
         for token, logprob, top in rows:
-            text = self._names.text(token)
-            columns["tokens"].append(text)
+            columns["tokens"].append(self._names.text(token))
             columns["token_logprobs"].append(None if logprob is None else _finite(logprob))
-            columns["top_logprobs"].append(None if top is None else self._top(text, logprob, top))
-            columns["text_offset"].append(self._offset)
-            self._offset += self._names.length(token)
-        return columns
+            columns["top_logprobs"].append(None if top is None else self._top(token, logprob, top))
+        return {**columns, "text_offset": list(offsets)}
 
-    def _top(self, text: str, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """The likeliest tokens and the one that is there. Of several that read alike the likeliest stays."""
-        likeliest = {self._names.text(token): _finite(own) for token, own in reversed(top)}
-        return {**likeliest, text: max(_finite(logprob), likeliest.get(text, MIN_LOGPROB))}
+    def _top(self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
+        """Return the likeliest tokens and the one that is there, which has the name that `tokens` gives it."""
+        names = self._names.distinct((token, *(other for other, _ in top)))
+        return {names[other]: _finite(own) for other, own in (*top, (token, logprob))}
 
 
 def joined(columns: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:

@@ -51,9 +51,15 @@ def invalid_params(error: ValueError) -> ApiError:
     return invalid(message, name if name in Fields.__struct_fields__ else None)
 
 
-def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
-    """How many tokens may come after a prompt of so many. asked: by the request; else as many as there is room for, at
-    most `unstated`.
+def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None, least: int = 1) -> int:
+    """Return how many tokens may come after a prompt of so many.
+
+    Args:
+        prompt: Tokens of the prompt.
+        model: The model that is asked.
+        asked: Tokens that the request asks for; None for as many as there is room for.
+        unstated: The most that come where the request does not say; None for no such bound.
+        least: The fewest that a request may ask for.
 
     Raises ApiError with the three numbers where there is no room for as many as were asked for, and for a prompt longer
     than the encoder takes that reads it.
@@ -61,15 +67,15 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
     if model.encoder:
         return _beside_encoder(prompt, model, asked, unstated)
     room, left = model.room, model.room - prompt
-    if left < 1 or (asked is not None and asked > left):
+    if left < (1 if asked is None else asked):
+        coming = "" if asked == 0 else f" and {'at least 1 is' if asked is None else f'{asked} are'} to come after it"
         raise invalid(
-            f"the context holds {room} tokens; the prompt has {prompt} and "
-            f"{'at least 1 is' if asked is None else f'{asked} are'} to come after it; "
+            f"the context holds {room} tokens; the prompt has {prompt}{coming}; "
             f"{'shorten the prompt' if left < 1 else f'give max_tokens {left} or less, or shorten the prompt'}",
             "max_tokens" if left >= 1 else None,
             code="context_length_exceeded",
         )
-    return _wanted(left, asked, unstated)
+    return _wanted(left, asked, unstated, least)
 
 
 def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
@@ -86,13 +92,13 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
             "max_tokens",
             code="context_length_exceeded",
         )
-    return _wanted(left, asked, unstated)
+    return _wanted(left, asked, unstated, 1)
 
 
-def _wanted(left: int, asked: int | None, unstated: int | None) -> int:
-    """How many of the tokens that there is room for may come. Raises ApiError for less than one."""
+def _wanted(left: int, asked: int | None, unstated: int | None, least: int) -> int:
+    """How many of the tokens that there is room for may come. Raises ApiError for less than the least."""
     if asked is None:
         return left if unstated is None else min(left, unstated)
-    if asked < 1:
+    if asked < least:
         raise invalid(f"max_tokens is {asked}; give at least 1", "max_tokens")
     return asked

@@ -1,6 +1,6 @@
 """The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,13 @@ from ridgeline.server.settings import ServerSettings
 MAX_SIZE = 1_000_000
 """Largest number that a schema may give for a length or a count."""
 _SIZES = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "text": ("type",),
+    "json_object": ("type", "schema"),
+    "json_schema": ("type", "json_schema"),
+}
+"""The entries of each kind of response_format. `schema` is llama.cpp's and Together's."""
+_JSON_SCHEMA = ("name", "description", "schema", "strict")
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 
@@ -53,17 +60,34 @@ def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -
 
 def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
     kind = asked.get("type")
+    if kind not in _FORMATS:
+        raise invalid(f"response_format.type: give one of {', '.join(_FORMATS)}", "response_format")
+    _refuse_others(asked, _FORMATS[kind], "response_format")
     if kind == "text":
         return None
     if kind == "json_object":
-        return {"json_object": True}
-    if kind != "json_schema":
-        raise invalid("response_format.type: give one of text, json_object, json_schema", "response_format")
+        schema = asked.get("schema")
+        return {"json_object": True} if schema is None else {"json": _of_objects(schema)}
     inner = asked.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if not isinstance(schema, dict):
         raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
+    _refuse_others(inner, _JSON_SCHEMA, "response_format.json_schema")
     return {"json": schema}
+
+
+def _of_objects(schema: object) -> dict[str, Any]:
+    """Return a schema of objects, unless it says itself that it is one of something else."""
+    if not isinstance(schema, dict):
+        raise invalid("response_format.schema: give a JSON schema", "response_format")
+    return {"type": "object", **schema}
+
+
+def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Raise ApiError for an entry that is not known: it might ask for what would not be done."""
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")
 
 
 def _structured_outputs(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class ToolUse:
     def parser(self, tokenizer: Tokenizer) -> ToolParser:
         """Takes the calls out of one answer."""
         names = {function.name for function in self.called or self.functions}
-        return ToolParser(self.format, names, tokenizer, several=self.several)
+        return ToolParser(self.format, names, tokenizer, several=self.several, forced=bool(self.called))
 
     def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
         """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
@@ -93,7 +93,9 @@ def read_tools(
         )
     if called or shaped:
         _check_parameters(called or functions, settings)
-    return ToolUse(tool_format, functions, called, fields.parallel_tool_calls)
+    # A function that is named is called once, as OpenAI and vLLM have it.
+    several = fields.parallel_tool_calls and not isinstance(choice, Mapping)
+    return ToolUse(tool_format, functions, called, several)
 
 
 def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -> None:

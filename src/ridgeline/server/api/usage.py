@@ -11,12 +11,11 @@ from ridgeline.engine.request import NANOSECONDS, Timing
 class Usage:
     """Token counts of one answer, kept up to date event by event.
 
-    prompt: tokens of all prompts. only_prompt: nothing after them counts. cached: those found in KV memory, by prompt.
+    prompt: tokens of all prompts. cached: those found in KV memory, by prompt.
     output: tokens of each choice so far.
     """
 
     prompt: int
-    only_prompt: bool = False
     cached: dict[int, int] = field(default_factory=dict)
     output: dict[int, int] = field(default_factory=dict)
     reasoning: int = 0
@@ -25,8 +24,6 @@ class Usage:
         """Count an event of the choice that has this index in the answer."""
         if event.choice == 0:  # further choices find the whole prompt
             self.cached[prompt] = event.cached
-        if self.only_prompt:
-            return
         self.output[choice] = self.output.get(choice, 0) + (event.token is not None)
         if event.output_tokens is not None:
             self.output[choice] = event.output_tokens

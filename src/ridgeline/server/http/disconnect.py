@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 class ClientGone(Exception):
-    """Whoever asked has closed the connection; nobody reads an answer."""
+    """Whoever asked has closed the connection, not just the sending side of it; nobody reads an answer."""
 
 
 async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:

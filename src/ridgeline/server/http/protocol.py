@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.direct import EXTENSION, DirectWriter
 from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
+from ridgeline.server.http.half_closed import HalfClosedWatch
 from ridgeline.server.http.heads import LimitedConnection
 from ridgeline.server.settings import ServerSettings
 
@@ -80,6 +81,7 @@ class LimitedProtocol(H11Protocol):
         self.received = 0  # bytes since the connection was last idle
         self.deadline: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
+        self.half_closed: HalfClosedWatch | None = None
         self.lingering = False
         self.app = self._offering(self.app)
 
@@ -110,8 +112,17 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._enter_phase()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection of a client that sends no more while it has a response to come."""
+        if self.lingering or self.cycle is None or self.cycle.response_complete or self._present_phase() != "answer":
+            return False
+        self.half_closed = HalfClosedWatch(self.transport)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self.half_closed is not None:
+            self.half_closed.close()
         for timer in (self.deadline, self.unread):
             if timer is not None:
                 timer.cancel()
@@ -137,6 +148,8 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the idle phase has its own deadline
+        if self.half_closed is not None and self._present_phase() != "answer":
+            self.transport.close()  # no further request can come
         self._enter_phase()
 
     def shutdown(self) -> None:

@@ -112,6 +112,8 @@ class Metrics(Counts):
             progress.last[choice] = event.at
         if event.hidden is not None:
             self._embedded(live, event)
+        elif event.finish is Finish.LENGTH and progress.timing is None:
+            self._only_prompt(live, progress, event)
         if event.finish is not None:
             self._finished(progress, event)
 
@@ -126,8 +128,16 @@ class Metrics(Counts):
         progress.first[event.choice] = event.at
         if progress.timing is not None:
             return  # another choice has told of the prompt
-        progress.timing = event.timing
         self._one("time_to_first_token_seconds").observe((event.at - live.arrived) * NANOSECONDS)
+        self._prompt(live, progress, event)
+
+    def _only_prompt(self, live: Live, progress: _Progress, event: Event) -> None:
+        """Count the prompt of a request that ends without a token."""
+        progress.last[event.choice] = event.at
+        self._prompt(live, progress, event)
+
+    def _prompt(self, live: Live, progress: _Progress, event: Event) -> None:
+        progress.timing = event.timing
         self._one("prompt_tokens").inc(live.prompt_tokens)
         if live.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
             self._one("prefix_cache_queries").inc(live.prompt_tokens)
@@ -177,7 +187,7 @@ class Metrics(Counts):
         self._times(live, progress)
 
     def _times(self, live: Live, progress: _Progress) -> None:
-        """The parts of a request's time, of one that came to a token."""
+        """The parts of a request's time, of one whose prompt was computed."""
         timing = progress.timing
         if timing is None or timing.scheduled is None or timing.first_token is None:
             return

@@ -49,10 +49,12 @@ class ToolParser:
         tokenizer: Tokenizer | None = None,
         *,
         several: bool = True,
+        forced: bool = False,
     ) -> None:
         """names: of the functions that were offered. tokenizer: says which markers are tokens; without one, none is.
-        several: whether more than one call is wanted; those after the first are left out if not."""
-        self._format, self._names, self._several = tool_format, names, several
+        several: whether more than one call is wanted; those after the first are left out if not. forced: whether the
+        answer is held to calls, so that half a call at its end is no text."""
+        self._format, self._names, self._several, self._forced = tool_format, names, several, forced
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
         self._marker_id = control.get(tool_format.opening)
         self._markers = 0  # tokens of the opening marker whose text has not been read yet
@@ -79,11 +81,14 @@ class ToolParser:
         return self._delta()
 
     def finish(self, *, cut: bool = False) -> ToolDelta:
-        """The end of the answer. cut: by its length; a call that is not whole is then left as it is."""
+        """The end of the answer. cut: by its length; a call that is not whole is then left as it is, or left out where
+        others come before it and its name has not been told."""
         if self._section is None:
-            self._say(self._opening.flush().safe)
+            half_marker = self._opening.flush().safe
+            if not (self._forced or (cut and self.complete)):
+                self._say(half_marker)
         elif self._call is not None or not self.complete:
-            self._break_off(cut)
+            self._break_off(cut or self._forced)
         if not self._index:
             self._content.append(self._blanks)
         return self._delta()
@@ -159,7 +164,7 @@ class ToolParser:
         if told and not cut:
             self._undone.append(self._index)
         self._index += told
-        if not (told and cut):
+        if not (cut and (told or self.complete or self._forced)):
             self._say("".join(self._raw))
         self._section, self._call, self._raw = None, None, []
 
