@@ -90,6 +90,8 @@ class Engine:
         seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
         and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
+        self.on_begin: Callable[[Sequence[int]], None] | None = None
+        """Told which requests wait no longer, before the step that is the first of each runs."""
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
@@ -315,6 +317,8 @@ class Engine:
         plan = self.plan()
         if plan is None:
             return []
+        if self.scheduler.begun and self.on_begin is not None:
+            self.on_begin(self.scheduler.begun)
         started = self.clock()
         try:
             outcomes = self.execute(plan)

@@ -64,6 +64,7 @@ class Scheduler:
         self.reused_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
+        self.begun: list[int] = []  # groups whose first step is the last plan
         self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
@@ -96,6 +97,7 @@ class Scheduler:
         """The next step, or None if there is nothing to run. `only`: consider no other requests than these. guesses: at
         the next tokens of requests that decode, run as far as there is room for them."""
         preemptions = self.preemptions
+        self.begun = []
         # Those who run have a part in one of two steps at least.
         grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
         self._alone = bool(grants)
@@ -251,6 +253,8 @@ class Scheduler:
         request.computed, request.running = computed, True
         if request.timing.scheduled is None:
             request.timing = replace(request.timing, scheduled=now)
+            if request.choice == 0:
+                self.begun.append(request.group)
         if not request.preemptions:  # later it may find pages that it filled itself
             request.cached = computed
             self.reused_tokens += computed
