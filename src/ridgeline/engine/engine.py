@@ -304,7 +304,7 @@ class Engine:
         if self.speculator is not None:
             self.speculator.forget(request)
         del self.requests[request.id]
-        scores = request.told_scores() if token is not None else None
+        scores = request.told_scores(last=True) if token is not None else None
         return TokenEvent(
             request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
         )
@@ -387,6 +387,8 @@ class Engine:
             if request.scores is not None:
                 request.scores += outcome.scores
             outcome = outcome.sampled
+            if outcome is None and request.scores is not None:
+                events.append(self._scored(request, now))
         if outcome is None:
             self.scheduler.settle(request, item)
         elif isinstance(outcome, RowFailure):
@@ -433,8 +435,14 @@ class Engine:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """The event of a token with which its request does not end."""
-        scores = None if request.scores is None else request.told_scores()
+        scores = None if request.scores is None else request.told_scores(last=True)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
+
+    @staticmethod
+    def _scored(request: Request, now: int) -> TokenEvent:
+        """The event of prompt tokens that were scored before the first token comes."""
+        scores = request.told_scores(last=False)
+        return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]

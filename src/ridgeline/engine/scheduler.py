@@ -19,6 +19,9 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
+SCORED_BESIDE = 256
+"""Positions of a step whose tokens are scored, if other requests decode in it: what is said of 2,048 of them, with 20
+alternatives each, would make those requests wait for half as long again as the positions themselves."""
 _ARRIVAL = attrgetter("id")
 _LAST = (0,)
 """The logit row of an item that has one position."""
@@ -65,6 +68,7 @@ class Scheduler:
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
         self.begun: list[int] = []  # groups whose first step is the last plan
+        self._scorable = limits.tokens  # positions whose tokens this step may still score
         self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
@@ -98,6 +102,7 @@ class Scheduler:
         the next tokens of requests that decode, run as far as there is room for them."""
         preemptions = self.preemptions
         self.begun = []
+        self._scorable = self.limits.tokens
         # Those who run have a part in one of two steps at least.
         grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
         self._alone = bool(grants)
@@ -166,6 +171,8 @@ class Scheduler:
                 budget = self._grant(request, grants, budget)
             else:
                 far.append(request)
+        if grants:
+            self._scorable = SCORED_BESIDE
         for request in far:
             budget = self._grant(request, grants, budget)
         return grants
@@ -179,8 +186,14 @@ class Scheduler:
             budget += self._make_room(request, count, grants)
             if not request.running:
                 return budget
-        grants[request] = count
+        self._give(request, count, grants)
         return budget - count
+
+    def _give(self, request: Request, count: int, grants: dict[Request, int]) -> None:
+        """Note positions that a request has of this step."""
+        grants[request] = count
+        if request.scores is not None:
+            self._scorable -= count
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
         """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
@@ -225,6 +238,8 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
+            if not self._wanted(request):  # others may go before it: it waits for its share, not for room
+                continue
             encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
@@ -246,7 +261,7 @@ class Scheduler:
             count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
-            grants[request] = count
+            self._give(request, count, grants)
             budget -= count + encoder
 
     def _start(self, request: Request, computed: int, now: int) -> None:
@@ -272,6 +287,8 @@ class Scheduler:
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed
+        if request.scores is not None:
+            missing = min(missing, self._scorable)
         return missing if self.whole or self.limits.chunk is None else min(missing, self.limits.chunk)
 
     def _victim(self) -> Request:

@@ -11,12 +11,13 @@ from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import CompletionFields
 from ridgeline.server.api.generation import Gathered, Generation, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
+from ridgeline.server.api.logprobs import CompletionLogprobs, PromptScores, TokenNames
 from ridgeline.server.api.model import ServedModel, cache_root
 from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import slices
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 
@@ -83,10 +84,15 @@ class CompletionAnswer:
         """What writes it piece by piece."""
         return CompletionChunks(generation, self, outbox)
 
-    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """What is to be told of each prompt."""
+        listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
+        return [PromptScores(prompt, self.names, listed=listed, echoed=echoed) for prompt in generation.prompts]
+
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
         choices = [
-            self._choice(generation.index(prompt, choice.index), completion, choice)
+            await self._choice(generation.index(prompt, choice.index), completion, choice, gathered.scores[prompt])
             for prompt, completion in enumerate(gathered.completions)
             for choice in completion.choices
         ]
@@ -100,60 +106,70 @@ class CompletionAnswer:
             "timings": gathered.timings(),
         }
 
-    def _choice(self, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
-        writer = ChoiceWriter(self, index, completion.prompt_ids)
-        return writer.entry(choice.text, choice.tokens, choice.finish, completion.prompt_logprobs)
+    async def _choice(
+        self, index: int, completion: Completion, choice: Choice, scores: PromptScores
+    ) -> dict[str, object]:
+        writer = ChoiceWriter(self, index, completion.prompt_ids, scores)
+        async for part in slices(choice.tokens):
+            writer.add(part)
+        return writer.entry(choice.text, choice.finish)
 
 
 class ChoiceWriter:
     """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
 
-    def __init__(self, answer: CompletionAnswer, index: int, prompt: Sequence[int]) -> None:
+    def __init__(self, answer: CompletionAnswer, index: int, prompt: Sequence[int], scores: PromptScores) -> None:
+        """scores: of the prompt; read with the first token or entry."""
         self._answer, self._fields, self._index, self._prompt = answer, answer.fields, index, prompt
-        self._names = answer.names
-        self._logprobs = CompletionLogprobs(self._names)
+        self._scores, self._tokens = scores, list[int]()
+        self._logprobs: CompletionLogprobs | None = None
         self._begun = False
 
-    def entry(
-        self, text: str, tokens: Sequence[Sampled], finish: Finish | None, scores: Scores | None
-    ) -> dict[str, object]:
-        """An entry of `choices`. scores: of the prompt's tokens; read with the first entry."""
+    def add(self, tokens: Sequence[Sampled]) -> None:
+        """Note tokens that the next entry tells."""
         if self._answer.only_prompt:
-            text, tokens = "", ()
+            return
+        if self._fields.logprobs is not None:
+            self._continued().add_output(tokens)
+        if self._fields.return_token_ids:
+            self._tokens += [one.token for one in tokens]
+
+    def entry(self, text: str, finish: Finish | None) -> dict[str, object]:
+        """An entry of `choices`, with the tokens that were added since the last one."""
+        if self._answer.only_prompt:
+            text = ""
         first, self._begun = not self._begun, True
-        echoes = first and self._fields.echo
         entry: dict[str, object] = {
             "index": self._index,
-            "text": self._answer.model.tokenizer.decode(self._prompt) + text if echoes else text,
-            "logprobs": self._columns(tokens, scores if echoes else None),
+            "text": self._answer.model.tokenizer.decode(self._prompt) + text if first and self._fields.echo else text,
+            "logprobs": None if self._fields.logprobs is None else self._continued().json(),
             "finish_reason": finish,
         }
         if self._fields.return_token_ids:
-            entry["token_ids"] = [one.token for one in tokens]
+            entry["token_ids"], self._tokens = self._tokens, []
             if first:
                 entry["prompt_token_ids"] = self._prompt
-        if first and self._fields.prompt_logprobs is not None and scores is not None:
-            entry["prompt_logprobs"] = prompt_logprobs(scores, self._names)
-        return entry
+        return {**entry, **self._scores.told} if first else entry
 
-    def _columns(self, tokens: Sequence[Sampled], scores: Scores | None) -> dict[str, list[object]] | None:
-        """The log-probabilities, those of an echoed prompt first."""
-        if self._fields.logprobs is None:
-            return None
-        echoed = [self._logprobs.of_prompt(self._prompt, scores)] if scores is not None else []
-        return joined([*echoed, self._logprobs.of_output(tokens)])
+    def _continued(self) -> CompletionLogprobs:
+        """The log-probabilities, those of an echoed prompt first, which are all there with the first token."""
+        if self._logprobs is None:
+            self._logprobs = self._scores.continued()
+        return self._logprobs
 
 
 class CompletionChunks(Chunks):
     """Its frames."""
 
     def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
-        super().__init__(generation, answer.fields, outbox, "text_completion")
+        super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
         self._writers = [
-            ChoiceWriter(answer, generation.index(index, choice), prompt)
+            ChoiceWriter(answer, generation.index(index, choice), prompt, self.scores[index])
             for index, prompt in enumerate(generation.prompts)
             for choice in range(generation.params.n)
         ]
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
-        return self._writers[index].entry(event.text, state.take(event), event.finish, self.scores.get(prompt))
+        writer = self._writers[index]
+        writer.add(state.take(event))
+        return writer.entry(event.text, event.finish)

@@ -1,8 +1,13 @@
 """Log-probabilities as clients read them: OpenAI's two shapes, and vLLM's for the prompt's own tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
 
 from ridgeline.engine.sampling.row import PromptLogprob, Sampled
+from ridgeline.server.api.written import WrittenList
+from ridgeline.server.event_loop import slices
 from ridgeline.text import Tokenizer
 
 Scores = Sequence[PromptLogprob | None]
@@ -33,11 +38,22 @@ class TokenNames:
 
 def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, object]:
     """Of chat: a list of tokens, each with its likeliest alternatives."""
-    content = [
+    return {"content": _chat_entries(tokens, names), "refusal": None}
+
+
+async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
+    """Return what `chat_logprobs` does, written in slices."""
+    content = WrittenList()
+    async for part in slices(tokens):
+        content.add(_chat_entries(part, names))
+    return {"content": content.json(), "refusal": None}
+
+
+def _chat_entries(tokens: Iterable[Sampled], names: TokenNames) -> list[dict[str, object]]:
+    return [
         {**_entry(one.token, one.logprob_raw, names), "top_logprobs": [_entry(*pair, names) for pair in one.top_raw]}
         for one in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, object]:
@@ -45,24 +61,37 @@ def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, ob
 
 
 class CompletionLogprobs:
-    """Of completions: parallel lists, and where in the text each token begins."""
+    """The log-probabilities of one text of a completion: parallel lists, and where in the text each token begins."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names, self._offset = names, 0
+        self._columns = {name: WrittenList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
-    def of_prompt(self, prompt: Sequence[int], scores: Scores) -> dict[str, list[object]]:
-        """Of an echoed prompt; its first token comes after nothing."""
+    def copy(self) -> "CompletionLogprobs":
+        """Return the same lists, to be continued by themselves."""
+        other = CompletionLogprobs(self._names)
+        other._offset = self._offset
+        for name, column in self._columns.items():
+            other._columns[name].extend(column)
+        return other
+
+    def add_prompt(self, prompt: Sequence[int], scores: Scores) -> None:
+        """Write the next tokens of an echoed prompt, with what is known of each."""
         rows = [(s.token, s.logprob, s.top) if s is not None else None for s in scores]
-        return self._columns([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)])
+        self._add([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)])
 
-    def of_output(self, tokens: Iterable[Sampled]) -> dict[str, list[object]]:
-        """Of the tokens that come next."""
-        return self._columns([(one.token, one.logprob_raw, one.top_raw) for one in tokens])
+    def add_output(self, tokens: Iterable[Sampled]) -> None:
+        """Write the tokens that come next."""
+        self._add([(one.token, one.logprob_raw, one.top_raw) for one in tokens])
 
-    def _columns(
-        self, rows: Iterable[tuple[int, float | None, tuple[tuple[int, float], ...] | None]]
-    ) -> dict[str, list[object]]:
-        columns: dict[str, list[object]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    def json(self) -> dict[str, msgspec.Raw]:
+        """Return the lists so far, which later ones do not repeat."""
+        written = {name: column.json() for name, column in self._columns.items()}
+        self._columns = {name: WrittenList() for name in self._columns}
+        return written
+
+    def _add(self, rows: Sequence[tuple[int, float | None, tuple[tuple[int, float], ...] | None]]) -> None:
+        columns: dict[str, list[object]] = {name: [] for name in self._columns}
         for token, logprob, top in rows:
             text = self._names.text(token)
             columns["tokens"].append(text)
@@ -70,7 +99,8 @@ class CompletionLogprobs:
             columns["top_logprobs"].append(None if top is None else self._top(text, logprob, top))
             columns["text_offset"].append(self._offset)
             self._offset += self._names.length(token)
-        return columns
+        for name, column in columns.items():
+            self._columns[name].add(column)
 
     def _top(self, text: str, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
         """The likeliest tokens and the one that is there. Of several that read alike the likeliest stays."""
@@ -78,9 +108,34 @@ class CompletionLogprobs:
         return {**likeliest, text: max(_finite(logprob), likeliest.get(text, MIN_LOGPROB))}
 
 
-def joined(columns: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:
-    """Lists one after the other."""
-    return {name: [value for part in columns for value in part[name]] for name in columns[0]}
+class PromptScores:
+    """What an answer says of the tokens of one prompt, written as the engine scores them: a step's at a time.
+
+    Whether that is vLLM's `prompt_logprobs` (a list) or the beginning of a completion that echoes its prompt, the
+    whole prompt written at once would hold up the event loop for seconds.
+    """
+
+    def __init__(self, prompt: Sequence[int], names: TokenNames, *, listed: bool, echoed: bool) -> None:
+        self._prompt, self._names, self._taken = prompt, names, 0
+        self._list = WrittenList() if listed else None
+        self._echo = CompletionLogprobs(names) if echoed else None
+
+    def take(self, scores: Scores) -> None:
+        """Write what is said of the next tokens of the prompt."""
+        if self._list is not None:
+            self._list.add(prompt_logprobs(scores, self._names))
+        if self._echo is not None:
+            self._echo.add_prompt(self._prompt[self._taken : self._taken + len(scores)], scores)
+        self._taken += len(scores)
+
+    @cached_property
+    def told(self) -> Mapping[str, object]:
+        """The fields of an answer that say it: `prompt_logprobs`, where that is asked for."""
+        return {} if self._list is None else {"prompt_logprobs": self._list.json()}
+
+    def continued(self) -> CompletionLogprobs:
+        """Return the log-probabilities of a completion, which begin with those of an echoed prompt."""
+        return CompletionLogprobs(self._names) if self._echo is None else self._echo.copy()
 
 
 def prompt_logprobs(scores: Scores, names: TokenNames) -> list[dict[str, object] | None]:

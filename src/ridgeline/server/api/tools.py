@@ -22,6 +22,7 @@ from ridgeline.text.tools import (
     format_named,
     format_of,
 )
+from ridgeline.untrusted import MAX_VALUES, crowded
 
 ANY_MODEL = "hermes"
 """The format of a call that a grammar forces where the model has none of its own."""
@@ -141,7 +142,8 @@ def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, .
 
 
 def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ApiError for calls in a conversation that are none."""
+    """Raises ApiError for calls in a conversation that are none, or whose arguments would take too long to read."""
+    arguments: list[str] = []
     for index, message in enumerate(messages):
         calls = message.get("tool_calls")
         if calls is None:
@@ -153,6 +155,12 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
                 "function.arguments",
                 "messages",
             )
+        given = (call["function"].get("arguments") for call in calls)
+        arguments += [each for each in given if isinstance(each, str)]
+    # One after the other: if an earlier one is no JSON, those after it are counted wrongly, but nobody reads them then.
+    if arguments and crowded(",".join(arguments).encode("utf-8", "surrogatepass")):
+        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
+        raise invalid(said, "messages", code="too_large")
 
 
 def _is_call(call: object) -> bool:

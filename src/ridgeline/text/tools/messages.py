@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ridgeline.text.tools.formats import ToolFormat
+from ridgeline.untrusted import without_collecting
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -49,12 +50,17 @@ def _call(call: Mapping[str, Any], as_text: bool, short: bool) -> dict[str, Any]
 
 def _arguments(given: object) -> Mapping[str, Any]:
     try:
-        value = json.loads(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
+        value = _read(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, Mapping):
         raise ValueError("the arguments of a tool call are no JSON object")
     return value
+
+
+def _read(text: str) -> Any:
+    with without_collecting():
+        return json.loads(text)
 
 
 def _written(arguments: Mapping[str, Any]) -> str:
