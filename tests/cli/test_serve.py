@@ -186,6 +186,7 @@ def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -
     assert answers[0]["model"] == "mine"
     assert answers[0]["usage"]["completion_tokens"] == 3
     assert "serving mine for this machine at http://127.0.0.1:" in ended.err
+    assert re.search(r"at (http://127\.0\.0\.1:\d+)/v1 with .*; its page: \1/$", ended.err, re.MULTILINE)
     lines = [line.split(" ", 3)[3] for line in ended.err.splitlines()]
     assert lines[0] == "loading tales"
     assert sum("concurrency for 64 tokens" in line for line in lines) == 1

@@ -17,7 +17,7 @@ from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Completion
 from ridgeline.engine.runner import HEAD_ROWS, Runner
 from ridgeline.engine.sampling import PromptLogprob
-from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.scheduler import SCORED_BESIDE, Limits
 from ridgeline.engine.transcript import with_text
 from ridgeline.models.model import Model
 from ridgeline.ops.work import LOGITS
@@ -156,6 +156,41 @@ def test_choices_share_one_scoring(model: Model, fits: bool) -> None:
     plain = SamplingParams(temperature=1.0, seed=5, n=3, max_tokens=5, ignore_eos=True)
     (other,) = run(token_engine(model, limits=limits), [(prompt, plain)])
     assert [choice.token_ids for choice in completion.choices] == [choice.token_ids for choice in other.choices]
+
+
+def test_beside_a_request_that_decodes_few_positions_of_a_step_are_scored() -> None:
+    """They come slice by slice and are those of the prompt alone. Who comes later does not wait behind them; without
+    anybody who decodes, a step may score as many positions as it runs."""
+    model, records = small_model(LLAMA | {"max_position_embeddings": 1024}), list[StepRecord]()
+    engine = token_engine(model, positions=4096, on_step=records.append)
+    decoding = engine.add(prompt_of(5, 1), SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+    engine.step()
+    prompts = {engine.add(prompt, scoring(2)): prompt for prompt in (prompt_of(700, 2), prompt_of(300, 3))}
+    late = engine.add(prompt_of(40, 4), SamplingParams(temperature=0.0, max_tokens=1))
+    completions = {group: Completion.empty(prompt, 1) for group, prompt in prompts.items()}
+    told: list[int] = []
+    for step in range(200):
+        for event in engine.step():
+            if event.request in completions:
+                completions[event.request].take([with_text(event)])
+            if event.prompt_logprobs is not None:
+                told.append(len(event.prompt_logprobs))
+            if event.request == late:
+                assert step == 0, "it runs beside the first slice"
+        if not engine.has_work:
+            break
+    for completion in completions.values():
+        assert_scored(model, completion, 2)
+    assert sum(told) == 1000
+    assert max(told) <= SCORED_BESIDE + 1
+    scored = [sum(len(item.scored.tokens) for item in r.plan.items if item.scored) for r in records]
+    decoded = [any(item.request == decoding for item in r.plan.items) for r in records]
+    assert max(scored) == SCORED_BESIDE
+    assert all(beside for beside, count in zip(decoded, scored, strict=True) if count)
+    alone = token_engine(model, positions=4096, on_step=records.append)
+    records.clear()
+    run(alone, [(prompt, scoring(2)) for prompt in prompts.values()])
+    assert sum(len(item.scored.tokens) for item in records[0].plan.items if item.scored) == 998
 
 
 def test_a_request_of_one_token_has_them_with_its_end(model: Model) -> None:

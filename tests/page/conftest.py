@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -133,11 +133,11 @@ def slow_steps(server: Running) -> Iterator[None]:
 
 
 @contextmanager
-def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
-    """A server of an engine with what observes it."""
+def watched(llm: AsyncLLM, settings: ServerSettings, priced: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """A server of an engine with what observes it. priced: the models that its page has a price of, as PageData."""
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = of_one(service, service.llm, settings, settings.models[0])
-    data = PageData({}, settings)
+    data = PageData(priced or {}, settings)
     try:
         with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:
             yield up

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from page.conftest import OpenPage, until
+from page.conftest import OpenPage, apart, until, watched
 from page.test_page_browser import serious
 from ridgeline.checkpoint.source import open_source
 from ridgeline.document.numbers import gb, say_gb, say_seconds, three
+from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.page.export import exported
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload, make_plan
+from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 
 if TYPE_CHECKING:
@@ -170,6 +172,34 @@ def test_the_served_model_runs_along_on_a_click(open_page: OpenPage, tales_serve
     assert len(live.locator(".story").text_content() or "") > 40
     assert [each.rpartition("/v1/")[2] for each in opened.asked if "completions" in each] == ["chat/completions"]
     tales_server.idle()
+
+
+def test_the_home_of_a_server_opens_with_the_served_model(open_page: OpenPage) -> None:
+    """With a workload that its context has room for, until another is asked; an address that names a model has it."""
+    llm = apart(lambda: AsyncLLM("tales"))
+    with watched(llm, ServerSettings(models=("story/teller",)), {"story/teller": "tales"}) as up:
+        page = open_page(f"{up.url}/", **STILL).page
+        model, prompt, output = (
+            page.get_by_role("combobox", name="model"),
+            page.get_by_label("input"),
+            page.get_by_label("output"),
+        )
+        page.locator(".sentence strong").get_by_text("story/teller", exact=True).wait_for()
+        assert model.input_value() == "story/teller"
+        assert page.get_by_role("alert").count() == 0
+        assert 0 < int(prompt.input_value()) + int(output.input_value()) <= 512
+        users_of(page).press("PageUp")
+        until(page, lambda: "calculator.users=" in page.url)
+        assert "model=" not in page.url
+        prompt.fill("400")
+        prompt.press("Enter")
+        page.get_by_role("alert").get_by_text("512").wait_for()
+        model.fill(MODEL)
+        model.press("Enter")
+        page.locator(".sentence strong").get_by_text(MODEL, exact=True).wait_for()
+        until(page, lambda: f"calculator.model={MODEL}" in page.url)
+        page.reload()
+        page.locator(".sentence strong").get_by_text(MODEL, exact=True).wait_for()
 
 
 def test_the_dot_takes_one_step_by_itself(open_page: OpenPage, one_file: str) -> None:

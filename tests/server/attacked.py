@@ -15,6 +15,7 @@ from ridgeline.server.http.exchanges import log_exchange
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
+from server.attacks import CHAT, COMPLETE, GREET
 from server.conftest import Reply, Running, running
 from server.wire import connect, read_all, status_of
 
@@ -22,9 +23,6 @@ LEAKS = re.compile(
     rb" at 0x|Traceback|Exception|\b[A-Z]\w*Error\b|File \"|\bline \d+, in |site-packages|maximum recursion"
 )
 """What no answer may have in it: addresses, and the words of exceptions (CVE-2026-22778 and CVE-2026-54236)."""
-
-COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
-GREET = [{"role": "user", "content": "hi"}]
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,22 @@ def test_limits_of_time_hold_though_the_engine_says_nothing(limit: str, begun: b
     assert asyncio.run(run()).code == code
 
 
+def test_a_request_whose_first_step_runs_does_not_wait_any_more() -> None:
+    """However long that step takes: nothing is said of it before it ends. Trying again would take as long."""
+
+    async def run() -> None:
+        llm = Scripted()
+        service = Service(llm, Gate(), queue_seconds=0.01)  # type: ignore[arg-type]
+        task = asyncio.create_task(consume(service, request()))
+        await asyncio.sleep(0)
+        llm.begun[1]()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 0.1)
+        task.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_request_that_has_begun_does_not_wait_any_more() -> None:
     async def run() -> None:
         service = Service(Scripted(), Gate(), queue_seconds=0.01)  # type: ignore[arg-type]

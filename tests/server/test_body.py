@@ -1,14 +1,19 @@
 """Bodies as bytes: what is read of them, and what is refused before it costs anything."""
 
 import asyncio
+import gc
 import json
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.body import depth_exceeds, parse_object, read_bytes
+from ridgeline.untrusted import MAX_VALUES, crowded
+from server import attacks
 
 
 def refused(body: bytes) -> ApiError:
@@ -108,6 +113,106 @@ def test_depth_is_that_of_the_parsed_value() -> None:
 def test_four_mebibytes_of_anything_are_judged(unit: bytes, deep: bool) -> None:
     """An implementation that is quadratic, or that recurses, does not come to an end here."""
     assert depth_exceeds(b"[" * 70 + unit * ((4 << 20) // len(unit)), 64) is deep
+
+
+def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that is decoded fails the test."""
+
+    def decode(body: bytes) -> Any:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(msgspec.json, "decode", decode)
+    monkeypatch.setattr(json, "loads", decode)
+
+
+@pytest.mark.parametrize(("body"), [pytest.param(body, id=name) for name, body in attacks.CROWDED])
+def test_more_values_than_a_request_has_use_for_are_refused_undecoded(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    undecoded(monkeypatch)
+    error = refused(body)
+    assert (error.status, error.code) == (400, "too_large")
+    assert f"more than {MAX_VALUES} values" in error.message
+
+
+def test_the_error_names_the_field_that_has_most_of_the_values() -> None:
+    text = 'a "\\\\" ,[{'
+    body = json.dumps({"model": text, "stop": ["a"] * 9, "logit_bias": dict.fromkeys(map(str, range(250_000)), 1)})
+    error = refused(body.encode())
+    assert (error.param, error.message[:14]) == ("logit_bias", "logit_bias: it")
+    assert refused(json.dumps({"a\n": [[]] * 250_000}).encode()).param is None
+
+
+def values_of(value: object) -> tuple[int, int]:
+    """Lists, objects and names; lists, objects and commas between entries: by walking what a reader made of it."""
+    names = items = 0
+    left = [value]
+    while left:
+        value = left.pop()
+        if not isinstance(value, list | dict):
+            continue
+        entries = len(value)
+        names += 1 + (entries if isinstance(value, dict) else 0)
+        items += 1 + max(entries - 1, 0)
+        left += value.values() if isinstance(value, dict) else value
+    return names, items
+
+
+def test_the_count_of_values_is_that_of_the_parsed_value() -> None:
+    """Signs inside of strings do not count, whatever stands around them; numbers may be more than other values."""
+    random_ = random.Random(9)
+
+    def value(levels: int) -> object:
+        if levels == 0 or random_.random() < 0.3:
+            return "".join(random_.choices('[]{}"\\ab,:', k=random_.randrange(9)))
+        children = [value(levels - 1) for _ in range(random_.randrange(5))]
+        return children if random_.random() < 0.5 else {f'{i}":,': child for i, child in enumerate(children)}
+
+    for _ in range(300):
+        thing = value(5)
+        body, (names, items) = json.dumps(thing).encode(), values_of(thing)
+        assert not crowded(body, max(names, items))
+        assert not crowded(body, names, items)
+        assert names == 0 or crowded(body, names - 1, items)
+        assert items <= names or crowded(body, names, items - 1)
+
+
+@pytest.mark.parametrize("unit", ["a, ", "[{:,", '\\", ', "\\\\,", "\u00e9,"])
+def test_a_long_text_may_have_as_many_signs_as_it_likes(unit: str) -> None:
+    text = unit * 700_000
+    assert parse_object(json.dumps({"prompt": text}, ensure_ascii=False).encode(), 64) == {"prompt": text}
+
+
+def test_the_largest_batch_of_token_ids_is_read() -> None:
+    batch = [[7] * 60_000] * 32
+    body = json.dumps({"prompt": batch}).encode()
+    assert parse_object(body, 64, 32 * 60_000) == {"prompt": batch}
+    assert refused(body).code == "too_large"
+    lists = b'{"prompt":[' + b"[]," * 250_000 + b"[]]}"
+    with pytest.raises(ApiError, match="values"):
+        parse_object(lists, 64, 32 * 60_000)
+
+
+def test_nobody_looks_for_garbage_while_a_body_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the collector is on again, also after a body that is no JSON."""
+    decode, collecting = msgspec.json.decode, list[bool]()
+
+    def watched(body: bytes) -> Any:
+        collecting.append(gc.isenabled())
+        return decode(body)
+
+    monkeypatch.setattr(msgspec.json, "decode", watched)
+    assert parse_object(b'{"a": 1}', 64) == {"a": 1}
+    assert gc.isenabled()
+    refused(b'{"a": 1')
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        parse_object(b'{"a": 1}', 64)
+        assert not gc.isenabled(), "whoever turned it off finds it off"
+    finally:
+        gc.enable()
+    assert collecting == [False] * 3
 
 
 async def pieces(*chunks: bytes) -> AsyncIterator[bytes]:

@@ -211,6 +211,20 @@ def test_ids_and_prompt_logprobs_come_back_where_asked_for(server: Running, llm:
     server.idle()
 
 
+def test_long_scores_of_prompts_are_streamed_whole(server: Running) -> None:
+    """More of them than a client may leave unread, and all there before it could read any."""
+    prompts = [[5 + (i * step) % 1000 for i in range(400)] for step in (1, 3)]
+    body = {"prompt": prompts, "temperature": 0, "max_tokens": 2, "n": 2, "prompt_logprobs": 20}
+    whole = server.post("/v1/completions", body).json()["choices"]
+    assert len(json.dumps(whole[0])) > ServerSettings().send_buffer_bytes
+    frames = server.post("/v1/completions", {**body, "stream": True}).data.split(b"\n\n")
+    assert frames[-2] == b"data: [DONE]"
+    chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]]
+    told = {c["index"]: c["prompt_logprobs"] for chunk in chunks for c in chunk["choices"] if "prompt_logprobs" in c}
+    assert told == {choice["index"]: choice["prompt_logprobs"] for choice in whole}
+    server.idle()
+
+
 def test_usage_may_come_with_every_chunk(client: openai.OpenAI) -> None:
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
     chunks = streamed(client, temperature=0, max_tokens=6, stream_options=options)

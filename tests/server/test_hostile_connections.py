@@ -21,14 +21,15 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.logs import TextFormatter
-from server.attacked import CHAT, COMPLETE, GREET, Attacked, attacked
+from server import attacks, crowds
+from server.attacked import Attacked, attacked
+from server.attacks import CHAT, COMPLETE, GREET, HOST, LONG
+from server.crowds import http_bytes
 from server.test_hostile_requests import numbered
 from server.wire import eventually, read_all, status_of
 
 SETTINGS = ServerSettings(header_seconds=0.3, body_seconds=0.6, idle_seconds=20.0, connections=60)
 SECRET = "what a user has written"
-HOST = b"Host: 127.0.0.1\r\n"
-LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +42,6 @@ def module_server() -> Iterator[Attacked]:
 def server(module_server: Attacked) -> Iterator[Attacked]:
     yield module_server
     module_server.check()
-
-
-def http_bytes(path: str, body: Any, *headers: bytes) -> bytes:
-    """A POST as bytes."""
-    data = json.dumps(body).encode()
-    head = b"POST %s HTTP/1.1\r\n%s" % (path.encode(), HOST) + b"".join(line + b"\r\n" for line in headers)
-    return head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
 
 # -- who asks ----------------------------------------------------------------------------------------------------------
@@ -129,35 +123,7 @@ def test_paths_that_are_none(server: Attacked, locked: Attacked, path: str) -> N
 
 @pytest.mark.parametrize(
     ("head", "status"),
-    numbered(
-        ("36-host-path", b"GET /v1/models HTTP/1.1\r\nHost: a/?x\r\n\r\n", 400),
-        ("36-two-hosts", b"GET /v1/models HTTP/1.1\r\n" + HOST + HOST + b"\r\n", 400),
-        ("36-absolute", b"GET http://127.0.0.1/v1/models HTTP/1.1\r\n" + HOST + b"\r\n", 400),
-        (
-            "37-two-framings",
-            b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (
-            "37-two-lengths",
-            b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
-            400,
-        ),
-        (
-            "37-chunk",
-            b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nDE0B6B3A7640000\r\nabc",
-            408,
-        ),
-        ("37-300-headers", b"GET /v1/models HTTP/1.1\r\n" + HOST + b"a: b\r\n" * 300 + b"\r\n", 431),
-        ("37-70-kb", b"GET /v1/models HTTP/1.1\r\n" + HOST + b"a: " + b"b" * 70_000 + b"\r\n\r\n", 431),
-        ("37-http-0.9", b"GET /v1/models\r\n\r\n", 400),
-        ("37-length", b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: 99999999999999999999\r\n\r\n", 413),
-        (
-            "37-large",
-            b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: 5000000\r\n\r\n",
-            413,
-        ),
-    ),
+    numbered(*attacks.HEADS),
 )
 def test_heads_that_are_ambiguous_or_too_large(server: Attacked, head: bytes, status: int) -> None:
     assert server.raw(head)[0] == status
@@ -286,18 +252,8 @@ def test_41_a_client_that_leaves_after_the_last_token(server: Attacked, stream: 
 
 
 def leave_after_first_tokens(server: Attacked, requests: int) -> None:
-    """Streams that are left with their first token, 16 at a time. Nothing is kept of them."""
-    whole = http_bytes(COMPLETE, {**LONG, "stream": True})
-
-    def leave(_: int) -> None:
-        with server.connect() as connection:
-            connection.sendall(whole)
-            received = b""
-            while b"data:" not in received:
-                received += connection.recv(4096)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(leave, range(requests)))
+    """Streams that are left with their first token. Nothing is kept of them."""
+    crowds.leave_after_first_tokens(server.port, requests)
     server.idle()
     assert not server.service.by_request
     assert server.service.llm.awaited == 0
@@ -315,8 +271,7 @@ def test_42_a_burst_of_ten_times_what_there_is_room_for() -> None:
     settings = replace(SETTINGS, connections=None, queued_requests=6)
     with attacked(settings, limits=Limits(requests=2)) as server:
         body = {**LONG, "max_tokens": 12}
-        with ThreadPoolExecutor(80) as pool:
-            replies = list(pool.map(lambda _: server.post(COMPLETE, body), range(80)))
+        replies = crowds.at_once(80, lambda: server.post(COMPLETE, body))
         accepted = [reply for reply in replies if reply.status == 200]
         refused = [reply for reply in replies if reply.status != 200]
         assert len(accepted) >= 8
@@ -352,6 +307,30 @@ def test_42_who_waits_too_long_for_a_turn_is_told_so(stream: bool) -> None:
         server.check()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_42_a_first_step_that_takes_long_is_no_waiting(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    """Who waits behind it does wait, and is told so; then the step ends."""
+    with attacked(SETTINGS, limits=Limits(requests=1)) as server:
+        engine: Engine = server.service.llm.host._loaded.engine  # type: ignore[attr-defined]
+        execute, told = engine.execute, threading.Event()
+
+        def slow(plan: StepPlan) -> Any:
+            assert told.wait(30)
+            return execute(plan)
+
+        monkeypatch.setattr(engine, "execute", slow)
+        server.service.deadlines.queue = 0.05
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(server.complete, stream=stream)
+            assert eventually(lambda: any(live.begun for live in server.service.live.values()))
+            late = server.complete()
+            assert (late.status, late.json()["error"]["code"]) == (503, "queue_timeout")
+            told.set()
+            assert first.result().status == 200
+        server.service.deadlines.queue = math.inf
+        server.check()
+
+
 def test_42_what_takes_too_long_in_all_ends_with_an_error() -> None:
     with attacked(replace(SETTINGS, total_seconds=0.1)) as server:
         reply = server.post(COMPLETE, {**LONG, "n": 8})
@@ -375,6 +354,24 @@ def test_42_a_stream_that_takes_too_long_ends_with_a_frame_that_says_so() -> Non
         frames = re.findall(rb"data: (\{.*)", received)
         assert json.loads(frames[-1])["error"]["code"] == "total_timeout"
         server.check()
+
+
+def test_57_no_more_listeners_get_in_at_once_than_there_is_room_for(server: Attacked) -> None:
+    """Also a second time: as many as before get in, and one more does not."""
+    for _ in range(2):
+        connections, statuses = crowds.listen(server.port, 40)
+        try:
+            assert sorted(statuses) == [200] * 32 + [429] * 8
+            assert server.get("/v1/engine/events").status == 429
+        finally:
+            for connection in connections:
+                connection.close()
+        assert eventually(lambda: _heard_by_nobody(server))
+
+
+def _heard_by_nobody(server: Attacked) -> bool:
+    pool = server.service.llm.host._loaded.engine.ledger.pool  # type: ignore[attr-defined]
+    return pool.touched is None
 
 
 # -- what fails behind them --------------------------------------------------------------------------------------------

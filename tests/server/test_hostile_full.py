@@ -21,8 +21,10 @@ from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings
-from server.attacked import COMPLETE, Attacked, attacked
-from server.test_hostile_connections import LONG, SETTINGS, http_bytes, leave_after_first_tokens
+from server.attacked import Attacked, attacked
+from server.attacks import COMPLETE, LONG
+from server.crowds import http_bytes
+from server.test_hostile_connections import SETTINGS, leave_after_first_tokens
 from server.wire import eventually
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ import pytest
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
 from ridgeline.server.telemetry.observability import of_one
-from server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
-
-CONTEXT, VOCABULARY = 512, 2048
+from server import attacks
+from server.attacked import LEAKS, Attacked, attacked
+from server.attacks import CHAT, COMPLETE, CONTEXT, DETOKENIZE, GREET, RESPONSES, TOKENIZE, schema
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +50,53 @@ def error_of(server: Attacked, path: str, body: Any, status: int = 400) -> dict[
 @pytest.mark.parametrize("path", [COMPLETE, CHAT, "/tokenize"])
 @pytest.mark.parametrize(
     "body",
-    numbered(
-        ("01-empty", b""),
-        ("02-trailing", b'{"messages":[{"role":"user","content":"a"}],"prompt":"a"}x'),
-        ("02-truncated", b'{"messages":[{"role":"us'),
-        ("03-list", b"[]"),
-        ("03-string", b'"x"'),
-        ("03-null", b"null"),
-        ("03-number", b"3"),
-        ("04-lists", b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-        ("04-objects", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
-        ("04-open", b"[" * 100_000),
-        ("05-utf8", b'{"prompt":"\xff","messages":[]}'),
-        ("05-bom", b'\xef\xbb\xbf{"prompt":"a","messages":[]}'),
-        ("05-surrogate", b'{"prompt":"\\ud800","messages":[{"role":"user","content":"\\ud800"}]}'),
-    ),
+    numbered(*attacks.BODIES),
 )
 def test_bodies_that_are_no_requests(server: Attacked, path: str, body: bytes) -> None:
     assert error_of(server, path, body)["type"] == "invalid_request_error"
+
+
+ROUTES = (COMPLETE, CHAT, CHAT + "/render", RESPONSES, TOKENIZE, DETOKENIZE, "/v1/rerank", "/v1/embeddings")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_55_crowded_bodies_are_too_large_on_every_route(server: Attacked, path: str) -> None:
+    most = 2048 * CONTEXT if path == "/v1/embeddings" else 0  # so many ids may be in one request to it
+    for _, body in attacks.CROWDED[:4]:
+        assert error_of(server, path, body)["code"] == "too_large"
+    if not most:
+        assert error_of(server, path, b'{"prompt":[' + b"5," * 250_000 + b"5]}")["code"] == "too_large"
+
+
+def test_55_a_text_full_of_signs_is_no_crowd(server: Attacked) -> None:
+    """It is too long for this model, which is said of it."""
+    for text in ("a, " * 1_300_000, "[{:" * 100_000):
+        assert error_of(server, COMPLETE, {"prompt": text})["code"] == "context_length_exceeded"
+
+
+def test_55_the_largest_batch_of_token_ids_is_served(server: Attacked) -> None:
+    reply = server.complete([[5 + i % 1000 for i in range(CONTEXT - 1)]] * 32, max_tokens=1)
+    assert reply.json()["usage"]["prompt_tokens"] == 32 * (CONTEXT - 1)
+
+
+def _call(arguments: str) -> dict[str, Any]:
+    return {"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def test_56_texts_that_are_json_themselves_are_counted_before_they_are_read(
+    server: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments of calls, of all together; a schema as text is too long first. Prose in arguments is none."""
+    read: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr("ridgeline.text.tools.messages.json.loads", lambda text: read.append(len(text)) or loads(text))
+    part = _call('{"a":[' + "[]," * 60_000 + "[]]}")
+    calls = [{"role": "assistant", "content": None, "tool_calls": [part, part]}]
+    assert error_of(server, CHAT, {"messages": [*GREET, *calls, *GREET]})["code"] == "too_large"
+    error_of(server, COMPLETE, {"prompt": "a", "guided_json": '{"enum":[' + "[]," * 60_000 + "[]]}"})
+    assert not [size for size in read if size > 20_000]
+    prose = [{"role": "assistant", "content": None, "tool_calls": [_call(json.dumps({"a": "b, [" * 200_000}))]}]
+    assert b"too_large" not in server.chat([*GREET, *prose, *GREET], max_tokens=1).data
 
 
 def test_04_depth_is_refused_before_it_recurses(server: Attacked, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,46 +133,7 @@ def test_16_control_tokens_in_text_are_not_control_tokens(server: Attacked) -> N
         assert not set(ids) & set(tokenizer.eos_ids)
 
 
-def _field(name: str, *values: Any) -> list[tuple[str, Any]]:
-    return [(name, value) for value in values]
-
-
-FIELDS = {
-    "07": _field("temperature", -1, 1e9, "0.7", True, [], {}),
-    "08": _field("top_p", 0, 1.0001, -1, "1", True) + _field("top_k", -2, 2**63, 0.5, "5", True),
-    "09": _field("max_tokens", 0, -1, 2**31, 2**70, 10**4000, 1.5, "1", True),
-    "17": _field("n", 10**9, 0, -1, 9, 1.5, 10**4000),
-    "18": _field("logprobs", 10**6, 21, -1) + _field("prompt_logprobs", 10**6, -1),
-    "19": _field("stop", ["a"] * 100_000, ["a" * 1_000_000], "a" * 257, [""], "", ["a"] * 5, [1], 1, {"a": 1}),
-    "21": _field(
-        "logit_bias",
-        {str(i): 1 for i in range(200_000)},
-        {str(VOCABULARY): 1},
-        {"-1": 1},
-        {"5": 1000},
-        {"5": -1000},
-        {"x": 1},
-        {"5": "x"},
-        {str(2**70): 1},
-        [1],
-    ),
-    "22": _field("seed", 2**64, -(2**63) - 1, 1.5, "1"),
-    "23": _field("suffix", "x")
-    + _field("best_of", 2)
-    + _field("prompt_embeds", "AAAA")
-    + _field("use_beam_search", True),
-    "30": _field("chat_template", "{{ messages }}"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param(*case, id=f"{number}-{i}-{case[0]}")
-        for number, cases in FIELDS.items()
-        for i, case in enumerate(cases)
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), numbered(*attacks.FIELDS))
 def test_fields_out_of_bounds_are_refused_by_name(server: Attacked, name: str, value: Any) -> None:
     body = {"prompt": "a", "max_tokens": 1, name: value}
     error = error_of(server, COMPLETE, body)
@@ -152,9 +142,7 @@ def test_fields_out_of_bounds_are_refused_by_name(server: Attacked, name: str, v
 
 @pytest.mark.parametrize(
     "literal",
-    numbered(
-        ("07-nan", b"NaN"), ("07-infinity", b"-Infinity"), ("07-1e400", b"1e400"), ("09-5000-digits", b"9" * 5000)
-    ),
+    numbered(*attacks.LITERALS),
 )
 @pytest.mark.parametrize("name", [b"temperature", b"top_p", b"max_tokens", b"seed"])
 def test_numbers_that_are_none_are_refused(server: Attacked, name: bytes, literal: bytes) -> None:
@@ -180,36 +168,17 @@ def test_11_a_prompt_of_just_the_context_leaves_no_room(server: Attacked) -> Non
     }
 
 
-@pytest.mark.parametrize("character", ["a", " ", "\u00e9", "\U0001f600"])
+@pytest.mark.parametrize("character", attacks.CHARACTERS)
 def test_12_four_mebibytes_of_one_character_are_refused_unread(server: Attacked, character: str) -> None:
-    text = character * ((4_000_000) // len(character.encode()))
-    for path, body in ((COMPLETE, {"prompt": text}), (CHAT, {"messages": [{"role": "user", "content": text}]})):
-        reply = server.post(path, json.dumps(body, ensure_ascii=False).encode())
+    for path, body in attacks.four_megabytes(character):
+        reply = server.post(path, body)
         assert reply.status == 400
     assert server.post(COMPLETE, {"prompt": "a" * (5 << 20)}).status == 413
 
 
 @pytest.mark.parametrize(
     "prompt",
-    numbered(
-        ("13-text", ""),
-        ("13-list", []),
-        ("13-inner", [[]]),
-        ("13-million", [""] * 1_000_000),
-        ("13-null", None),
-        ("14-33", ["a"] * 33),
-        ("15-negative", [-1]),
-        ("15-vocabulary", [VOCABULARY]),
-        ("15-padding", [VOCABULARY + 64]),
-        ("15-large", [2**40]),
-        ("15-larger", [2**70]),
-        ("15-mixed", ["a", 1]),
-        ("15-mixed-too", [1, "a"]),
-        ("15-bool", [True]),
-        ("15-float", [1.0]),
-        ("15-deeper", [[[1]]]),
-        ("15-object", {"a": 1}),
-    ),
+    numbered(*attacks.PROMPTS),
 )
 def test_prompts_that_are_none(server: Attacked, prompt: Any) -> None:
     before = server.service.llm.stats.computed_tokens
@@ -260,45 +229,11 @@ def test_24_of_two_equal_names_the_last_counts(server: Attacked) -> None:
     assert reply.json()["usage"]["completion_tokens"] == 3
 
 
-def _schema(schema: Any) -> dict[str, Any]:
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
-
-
-def _nested(levels: int) -> Any:
-    schema: Any = {"type": "string"}
-    for _ in range(levels):
-        schema = {"oneOf": [schema, {"type": "integer"}]}
-    return schema
-
-
-FORMS = numbered(
-    ("25-counted", {"structured_outputs": {"regex": "(x{1000}){1000}"}}),
-    ("25-look-behind", {"structured_outputs": {"regex": "(?<=a)b"}}),
-    ("25-back-reference", {"structured_outputs": {"regex": r"(a)\1"}}),
-    ("25-unclosed", {"guided_regex": "("}),
-    ("25-long", {"guided_regex": "a" * 20_000}),
-    ("26-recursive", _schema({"$ref": "#"})),
-    ("26-one-of", _schema(_nested(30))),
-    ("26-enum", _schema({"enum": [str(i) for i in range(100_000)]})),
-    ("26-length", _schema({"type": "string", "maxLength": 10**9})),
-    ("26-remote", _schema({"$ref": "http://127.0.0.1:9/schema"})),
-    ("26-file", _schema({"$ref": "file:///etc/passwd"})),
-    ("26-type", _schema({"type": "strin"})),
-    ("26-list", _schema([])),
-    ("27-parentheses", {"structured_outputs": {"grammar": "start: " + "(" * 30_000}}),
-    ("27-parentheses-closed", {"structured_outputs": {"grammar": "start: " + "(" * 6000 + '"a"' + ")" * 6000}}),
-    ("27-parentheses-gbnf", {"structured_outputs": {"grammar": "root ::= " + "(" * 6000 + '"a"' + ")" * 6000}}),
-    ("27-left-recursion", {"structured_outputs": {"grammar": 'start: start "a"'}}),
-    ("27-empty-rule", {"structured_outputs": {"grammar": "start: "}}),
-    ("27-nonsense", {"structured_outputs": {"grammar": "\0\x1b["}}),
-)
-
-
-@pytest.mark.parametrize("fields", FORMS)
+@pytest.mark.parametrize("fields", numbered(*attacks.FORMS))
 def test_forms_that_cannot_be_followed(server: Attacked, fields: dict[str, Any]) -> None:
     """A 400 within the budget of the trial; none is dropped and answered 200."""
     path = CHAT if "response_format" in fields else COMPLETE
-    error_of(server, path, {**({"messages": GREET} if path == CHAT else {"prompt": "a"}), "max_tokens": 1, **fields})
+    error_of(server, path, attacks.with_form(fields))
 
 
 def test_25_a_regular_expression_that_ruins_others_is_followed_in_linear_time(server: Attacked) -> None:
@@ -310,7 +245,7 @@ def test_25_a_regular_expression_that_ruins_others_is_followed_in_linear_time(se
 def test_28_many_different_schemas_take_no_more_memory(server: Attacked) -> None:
     """The bound is in bytes; how the cache keeps to it is tested with the engine. Here: none is refused or kept."""
     for i in range(20):
-        assert server.chat(**_schema({"const": f"value {i}"})).status == 200
+        assert server.chat(**schema({"const": f"value {i}"})).status == 200
 
 
 def test_29_a_form_that_the_model_would_never_choose_ends(server: Attacked) -> None:
@@ -320,15 +255,7 @@ def test_29_a_form_that_the_model_would_never_choose_ends(server: Attacked) -> N
     assert set(reply.json()["choices"][0]["text"]) <= {*map(chr, range(0x4E00, 0x4E11)), "\ufffd"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    numbered(
-        *(
-            (f"30-{name}", name)
-            for name in ("tokenize", "add_generation_prompt", "__class__", "messages", "tools", "conversation", "self")
-        )
-    ),
-)
+@pytest.mark.parametrize("name", attacks.ARGUMENTS)
 def test_template_arguments_that_no_request_may_give(server: Attacked, name: str) -> None:
     error = error_of(server, CHAT, {"messages": GREET, "chat_template_kwargs": {name: True}})
     assert error["param"] == "chat_template_kwargs"
@@ -336,33 +263,7 @@ def test_template_arguments_that_no_request_may_give(server: Attacked, name: str
 
 @pytest.mark.parametrize(
     "messages",
-    numbered(
-        ("32-role", [{"role": "robot", "content": "a"}]),
-        ("32-no-role", [{"content": "a"}]),
-        ("32-null", [{"role": "user", "content": None}]),
-        ("32-number", [{"role": "user", "content": 3}]),
-        ("32-many", GREET * 10_000),
-        ("32-tool", [{"role": "tool", "content": "x"}]),
-        ("32-empty", []),
-        ("32-no-objects", ["hi"]),
-        ("32-object", {"role": "user"}),
-        ("32-deep-content", [{"role": "user", "content": [[[[]]]]}]),
-        (
-            "33-metadata",
-            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]}],
-        ),
-        ("33-file", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]),
-        (
-            "33-data",
-            [
-                {
-                    "role": "user",
-                    "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1000}}],
-                }
-            ],
-        ),
-        ("33-type", [{"role": "user", "content": [{"type": "text\x1b[31m\n", "text": "x"}]}]),
-    ),
+    numbered(*attacks.MESSAGES),
 )
 def test_messages_that_are_none(server: Attacked, messages: Any) -> None:
     assert error_of(server, CHAT, {"messages": messages})["param"] == "messages"
@@ -373,7 +274,7 @@ def test_33_nothing_that_a_request_names_is_connected_to(server: Attacked) -> No
     with _Trap() as trap:
         part = {"type": "image_url", "image_url": {"url": trap.url}}
         error_of(server, CHAT, {"messages": [{"role": "user", "content": [part]}]})
-        error_of(server, CHAT, {"messages": GREET, **_schema({"$ref": trap.url})})
+        error_of(server, CHAT, {"messages": GREET, **schema({"$ref": trap.url})})
         reply = server.chat([{"role": "user", "content": f"![x]({trap.url})"}])  # CVE-2026-0599
         assert reply.status == 200
         assert not trap.was_met()

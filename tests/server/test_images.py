@@ -454,6 +454,27 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_runs(pipeline: Pipel
         assert not held.calls
 
 
+def test_a_first_stride_that_takes_long_is_no_waiting(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with drawing({"tiny": pipeline}) as up:
+        drawer, told, answers = up.service.drawer, threading.Event(), list[Any]()
+        stride = drawer._stride
+
+        def slow(run: Any) -> Any:
+            assert told.wait(30)
+            return stride(run)
+
+        assert up.draw(**QUICK)["data"], "its price is known"
+        monkeypatch.setattr(drawer, "_stride", slow)
+        up.service.deadlines.queue = 0.3
+        first = threading.Thread(target=lambda: answers.append(up.draw(**QUICK)))
+        first.start()
+        assert eventually(lambda: any(live.begun for live in up.service.live.values()))
+        assert up.refusal(QUICK, 503)["code"] == "queue_timeout", "who waits behind it does wait"
+        told.set()
+        first.join(30)
+        assert answers[0]["data"]
+
+
 def test_limits_of_time(pipeline: Pipeline) -> None:
     """Until the first step, and in all."""
     with drawing({"tiny": pipeline}) as up, Held(pipeline) as held:

@@ -335,7 +335,7 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     threads = f"{count} thread{'s' if count > 1 else ''}"
     if replicas > 1:
         threads = f"{replicas} replicas of {threads} each"
-    logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
+    logger.info(f"serving {names} {who} at {url}/v1 with {threads}; its page: {url}/", extra={"fields": {"url": url}})
     if said := slower():
         logger.warning(said)
 

@@ -22,6 +22,7 @@ from ridgeline.engine.worker.messages import (
     Abort,
     Add,
     Added,
+    Begun,
     Died,
     EngineInfo,
     FromEngine,
@@ -54,6 +55,7 @@ class Asked(TypedDict, total=False):
     root: bytes
     adapter: str
     added: Callable[[int], None] | None
+    begun: Callable[[], None] | None
     sections: bool
 
 
@@ -99,6 +101,7 @@ class _Caller:
     left: bool = False
     sections: bool = True
     added: Callable[[int], None] | None = None
+    begun: Callable[[], None] | None = None
 
 
 class AsyncLLM:
@@ -190,22 +193,24 @@ class AsyncLLM:
         root: bytes = b"",
         adapter: str = "",
         added: Callable[[int], None] | None = None,
+        begun: Callable[[], None] | None = None,
         sections: bool = True,
     ) -> Callable[[], None]:
         """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
         nobody waits for it any more, which aborts it.
 
         params: of a model that gives vectors nothing is read of them. encoder, root, adapter: as Engine.add. added:
-        told the engine's number for the request, wherever observers are told of steps, and before they are. sections:
-        whether reasoning is told apart from the answer; else the text is all that the model writes. Raises ValueError
-        for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the engine has stopped,
-        EngineRestarting (one of those) while another is being started.
+        told the engine's number for the request, wherever observers are told of steps, and before they are. begun: told
+        there when the request waits no longer, before its first step runs. sections: whether reasoning is told apart
+        from the answer; else the text is all that the model writes. Raises ValueError for what cannot run, as far as
+        that is known here, EngineDied (a RuntimeError) if the engine has stopped, EngineRestarting (one of those) while
+        another is being started.
         """
         self.texts.check(params)
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
         ticket = next(self._next_ticket)
-        caller = _Caller(ticket, ids, params, take, loop, params.n, added=added, sections=sections)
+        caller = _Caller(ticket, ids, params, take, loop, params.n, sections=sections, added=added, begun=begun)
         self._ask(caller, encoder, root, adapter)
         return partial(self._leave, caller)
 
@@ -301,6 +306,8 @@ class AsyncLLM:
             self._stepped(message)
         elif isinstance(message, Added):
             self._added(message)
+        elif isinstance(message, Begun):
+            self._begun(message)
         elif isinstance(message, Refused):
             self._refused(message)
         elif isinstance(message, Inspected):
@@ -342,6 +349,12 @@ class AsyncLLM:
             caller.added(added.request)
         if caller.left:
             self._leave(caller)
+
+    def _begun(self, begun: Begun) -> None:
+        for request in begun.requests:
+            caller = self._by_request.get(request)
+            if caller is not None and caller.begun is not None:
+                caller.begun()
 
     def _stepped(self, stepped: Stepped) -> None:
         self.stats = stepped.stats

@@ -90,6 +90,8 @@ class Engine:
         seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
         and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
+        self.on_begin: Callable[[Sequence[int]], None] | None = None
+        """Told which requests wait no longer, before the step that is the first of each runs."""
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
@@ -302,7 +304,7 @@ class Engine:
         if self.speculator is not None:
             self.speculator.forget(request)
         del self.requests[request.id]
-        scores = request.told_scores() if finish in (Finish.STOP, Finish.LENGTH) else None
+        scores = request.told_scores(last=True) if finish in (Finish.STOP, Finish.LENGTH) else None
         return TokenEvent(
             request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
         )
@@ -315,6 +317,8 @@ class Engine:
         plan = self.plan()
         if plan is None:
             return []
+        if self.scheduler.begun and self.on_begin is not None:
+            self.on_begin(self.scheduler.begun)
         started = self.clock()
         try:
             outcomes = self.execute(plan)
@@ -383,6 +387,8 @@ class Engine:
             if request.scores is not None:
                 request.scores += outcome.scores
             outcome = outcome.sampled
+            if outcome is None and request.scores is not None:
+                events.append(self._scored(request, now))
         if outcome is None:
             self.scheduler.settle(request, item)
             if request.computed == request.known:
@@ -440,8 +446,14 @@ class Engine:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """The event of a token with which its request does not end."""
-        scores = None if request.scores is None else request.told_scores()
+        scores = None if request.scores is None else request.told_scores(last=True)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
+
+    @staticmethod
+    def _scored(request: Request, now: int) -> TokenEvent:
+        """The event of prompt tokens that were scored before the first token comes."""
+        scores = request.told_scores(last=False)
+        return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]

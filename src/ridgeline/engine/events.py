@@ -26,10 +26,10 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
     timing: moments of the request's life so far. error: why it failed, or why its form was not completed, in one line;
-    out_of_memory: because an allocation was refused. prompt_logprobs: one for each token of the prompt, None for the
-    first, with the first token of a request that asked for them, or with its end if it has none; its first choice has
-    them. hidden: with the end of a request to a model without a head, the last hidden states of its prompt, fp32
-    [positions, hidden].
+    out_of_memory: because an allocation was refused. prompt_logprobs: of the next tokens of the prompt, None for its
+    first, where a request asked for them; its first choice has them as its prompt is computed, the last of them with
+    its first token, or with its end if it has none. hidden: with the end of a request to a model without a head, the
+    last hidden states of its prompt, fp32 [positions, hidden].
     """
 
     request: int

@@ -78,7 +78,11 @@ class Completion:
         for event in events:
             self.choices[event.choice].take(event)
             if event.prompt_logprobs is not None:
-                self.prompt_logprobs = list(event.prompt_logprobs)
+                if self.prompt_logprobs is None:
+                    self.prompt_logprobs = []
+                self.prompt_logprobs += event.prompt_logprobs
+            if event.finish is not None and len(self.prompt_logprobs or ()) < len(self.prompt_ids):
+                self.prompt_logprobs = None  # the request ended before its prompt was computed
 
     @property
     def done(self) -> bool:

@@ -19,6 +19,9 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
+SCORED_BESIDE = 256
+"""Positions of a step whose tokens are scored, if other requests decode in it: what is said of 2,048 of them, with 20
+alternatives each, would make those requests wait for half as long again as the positions themselves."""
 _ARRIVAL = attrgetter("id")
 _LAST = (0,)
 """The logit row of an item that has one position."""
@@ -64,6 +67,8 @@ class Scheduler:
         self.reused_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
+        self.begun: list[int] = []  # groups whose first step is the last plan
+        self._scorable = limits.tokens  # positions whose tokens this step may still score
         self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
@@ -96,6 +101,8 @@ class Scheduler:
         """The next step, or None if there is nothing to run. `only`: consider no other requests than these. guesses: at
         the next tokens of requests that decode, run as far as there is room for them."""
         preemptions = self.preemptions
+        self.begun = []
+        self._scorable = self.limits.tokens
         # Those who run have a part in one of two steps at least.
         grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
         self._alone = bool(grants)
@@ -164,6 +171,8 @@ class Scheduler:
                 budget = self._grant(request, grants, budget)
             else:
                 far.append(request)
+        if grants:
+            self._scorable = SCORED_BESIDE
         for request in far:
             budget = self._grant(request, grants, budget)
         return grants
@@ -177,8 +186,14 @@ class Scheduler:
             budget += self._make_room(request, count, grants)
             if not request.running:
                 return budget
-        grants[request] = count
+        self._give(request, count, grants)
         return budget - count
+
+    def _give(self, request: Request, count: int, grants: dict[Request, int]) -> None:
+        """Note positions that a request has of this step."""
+        grants[request] = count
+        if request.scores is not None:
+            self._scorable -= count
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
         """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
@@ -223,6 +238,8 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
+            if not self._wanted(request):  # others may go before it: it waits for its share, not for room
+                continue
             encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
@@ -244,13 +261,15 @@ class Scheduler:
             count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
-            grants[request] = count
+            self._give(request, count, grants)
             budget -= count + encoder
 
     def _start(self, request: Request, computed: int, now: int) -> None:
         request.computed, request.running = computed, True
         if request.timing.scheduled is None:
             request.timing = replace(request.timing, scheduled=now)
+            if request.choice == 0:
+                self.begun.append(request.group)
         if not request.preemptions:  # later it may find pages that it filled itself
             request.cached = computed
             self.reused_tokens += computed
@@ -268,6 +287,8 @@ class Scheduler:
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed
+        if request.scores is not None:
+            missing = min(missing, self._scorable)
         return missing if self.whole or self.limits.chunk is None else min(missing, self.limits.chunk)
 
     def _victim(self) -> Request:

@@ -21,6 +21,7 @@ from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.api.generation import Gathered, Generation, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.model import ServedModel, no_such_model, served_model
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import ROUTE as RESPONSES
@@ -29,7 +30,16 @@ from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.api.trace_text import ROUTE as TRACE
 from ridgeline.server.api.trace_text import TraceApi, traceable
-from ridgeline.server.api.vectors import EMBEDDINGS, RERANK, EmbeddingFields, RerankFields, embeddings, rerank
+from ridgeline.server.api.vectors import (
+    EMBEDDINGS,
+    MAX_INPUTS,
+    RERANK,
+    EmbeddingFields,
+    RerankFields,
+    embeddings,
+    rerank,
+)
+from ridgeline.server.api.written import LongResponse
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
 from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.body import read_object
@@ -195,7 +205,8 @@ async def version(request: Request) -> Response:
 class Reply(Protocol):
     """How a route writes its answer: whole, or piece by piece."""
 
-    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]: ...
+    def scores(self, generation: Generation) -> list[PromptScores]: ...
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]: ...
     def chunks(self, generation: Generation, outbox: Outbox) -> Chunks: ...
 
 
@@ -249,7 +260,9 @@ class Api:
     async def _read(self, request: Request, kind: type[_Fields]) -> tuple[_Fields, dict[str, str]]:
         """The fields of a request, and the headers that its answer has for them. Raises ApiError."""
         request.scope[_ARRIVED] = time.perf_counter_ns()
-        fields, ignored = read_fields(await read_object(request, self._settings), kind, self._settings)
+        prompts = MAX_INPUTS if kind is EmbeddingFields else self._settings.prompts
+        body = await read_object(request, self._settings, prompts * self._model.context)
+        fields, ignored = read_fields(body, kind, self._settings)
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 
     async def _generate(
@@ -262,8 +275,12 @@ class Api:
         generation = replace(generation, arrived=request.scope[_ARRIVED])
         headers["x-request-id"] = generation.id
         if not generation.stream:
-            gathered = await unless_gone(request.receive, gather(self._service, generation))
-            return answer(reply.body(generation, gathered), headers)
+
+            async def whole() -> dict[str, object]:
+                scores = reply.scores(generation)
+                return await reply.body(generation, await gather(self._service, generation, scores))
+
+            return answer(await unless_gone(request.receive, whole()), headers)
 
         async def produce(outbox: Outbox) -> None:
             await reply.chunks(generation, outbox).produce(self._service)
@@ -273,7 +290,7 @@ class Api:
 
 def answer(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """A response in JSON."""
-    return Response(msgspec.json.encode(value), status, headers, "application/json")
+    return LongResponse(msgspec.json.encode(value), status, headers)
 
 
 def ignored_names(names: Sequence[str]) -> str:

@@ -25,8 +25,8 @@ class Live:
     """A request of the server's while it is there. No text of a user is in it, only lengths.
 
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
-    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: a step has run
-    some of its prompt. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
+    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: its first
+    step runs or has run. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
     far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
     how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
     adapter: the name of the one that is asked. tier: the service tier that is, as the client spells it. together:
@@ -199,6 +199,7 @@ class Service:
             root=root,
             adapter=live.adapter,
             added=added,
+            begun=partial(self.on_loop, self._begun, live),
             sections=live.sections,
         )
         try:
@@ -224,6 +225,9 @@ class Service:
                     del self.by_request[live.request]
             live.request, self.by_request[request] = request, live
 
+    def _begun(self, live: Live) -> None:
+        live.begun = True
+
     def bind(self) -> asyncio.AbstractEventLoop:
         """The running event loop, which is now the one on which observers are told."""
         self._loop = asyncio.get_running_loop()
@@ -241,10 +245,9 @@ class Service:
         """The engine has run a step."""
         if not report.decodes_only:
             for request, _, start, count in report.items:
-                if count > 1 and (live := self.by_request.get(request)) is not None:
-                    live.begun = True
-                    if live.progress is not None:
-                        live.progress(start, start + count)
+                live = self.by_request.get(request) if count > 1 else None
+                if live is not None and live.progress is not None:
+                    live.progress(start, start + count)
         for observer in self.step_observers:
             observer(report, stats)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.text.probe import ABSENT, CallForm, TemplateProbe
+from ridgeline.untrusted import without_collecting
 
 _LETTERS = string.ascii_letters + string.digits
 _SYSTEM = ("system", "developer")
@@ -200,12 +201,17 @@ def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]
 
 def _arguments(given: object, where: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
+        value = _read(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object")
     return value
+
+
+def _read(text: str) -> Any:
+    with without_collecting():
+        return json.loads(text)
 
 
 def _short(identity: str) -> str:

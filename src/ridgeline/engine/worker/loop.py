@@ -15,6 +15,7 @@ from ridgeline.engine.worker.messages import (
     Abort,
     Add,
     Added,
+    Begun,
     FromEngine,
     Inspect,
     Inspected,
@@ -58,6 +59,7 @@ class EngineLoop:
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
+        engine.on_begin = lambda requests: tell(Begun(requests))
 
     def transfer(self, how: KVTransfer, loaded: Loaded, wake: Callable[[], None]) -> None:
         """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
@@ -85,7 +87,7 @@ class EngineLoop:
                 if self.engine.has_work:
                     self.step()
         finally:
-            self.engine.on_step = self._observe
+            self.engine.on_step, self.engine.on_begin = self._observe, None
             self._look_after_pages(False)
             self._end_transfer()
 

@@ -1,8 +1,9 @@
 """Messages between an engine and whoever uses it from another thread or process: plain data.
 
 To the engine: Add, Abort, StopChoice, Watch, Look, Inspect. From it: Ready once, then Added or Refused for each Add,
-Inspected or Refused for each Inspect, one Stepped a step, and a Snapshot for each Look; where prompts are asked of
-other engines (engine/transfer), Transferred and PeerChanged. Died is said by whoever notices that the engine is gone.
+Inspected or Refused for each Inspect, Begun before the first step of a request, one Stepped a step, and a Snapshot for
+each Look; where prompts are asked of other engines (engine/transfer), Transferred and PeerChanged. Died is said by
+whoever notices that the engine is gone.
 """
 
 from collections.abc import Sequence
@@ -210,6 +211,12 @@ class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
     request: int
 
 
+class Begun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
+    """These requests wait no longer: the step that comes now is their first, however long it takes."""
+
+    requests: Sequence[int]
+
+
 class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):
     """What the inspector found."""
 
@@ -274,4 +281,4 @@ class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
 
 
 ToEngine = Add | Abort | StopChoice | Watch | Look | Inspect
-FromEngine = Ready | Added | Refused | Stepped | Snapshot | Inspected | Transferred | PeerChanged | Died
+FromEngine = Ready | Added | Begun | Refused | Stepped | Snapshot | Inspected | Transferred | PeerChanged | Died

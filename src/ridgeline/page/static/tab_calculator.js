@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { Bar } from "page/calc_bar.js";
-import { settingOf } from "page/calc_case.js";
+import { fitting, settingOf } from "page/calc_case.js";
 import { nameOf, useCatalogue, useTables } from "page/calc_data.js";
 import { Given } from "page/calc_given.js";
 import { Folklore } from "page/calc_folklore.js";
@@ -22,10 +22,10 @@ import { inTurn } from "page/turns.js";
 export const id = "calculator";
 export const title = "Calculator";
 
-/** What the address says. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
+/** What the address says. model: "" for the one that is served, where there is one. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
  * rival: the card of the race. */
 export const fields = {
-  model: text("llama-3-8b", 200),
+  model: text("", 200),
   card: text("a100-sxm-80gb", 100),
   cards: whole(1, 1, 8),
   weights: text("", 20),
@@ -107,16 +107,29 @@ function useFirstStep(ready, active, state, change) {
 // What follows a drag. Users and speed has handles of its own, and takes turns with its curves alone.
 const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Folklore].map(inTurn);
 
+const USUAL = { model: "llama-3-8b", input: fields.input.usual, output: fields.output.usual };
+
+/** The state with a model where the address names none: the served one, else a usual one. Undefined until it is known. */
+function withModel(state, models) {
+  if (state.model || !models) return state.model ? state : undefined;
+  return { ...state, model: models.models.find((each) => each.served)?.name ?? USUAL.model };
+}
+
 export function view({ source, context, active, state: said, set }) {
   const { all, models, error } = useCatalogue(source);
   const [tableOf, give] = useTables(source);
-  const [state, drag] = useDragged(said, set);
+  const [dragged, dragOn] = useDragged(said, set);
+  const named = withModel(dragged, models);
+  const table = named && tableOf(named);
+  const state = dragged.model || !table || table.error ? (named ?? dragged) : fitting(table, named, USUAL);
+  const fitted = useRef({});
+  fitted.current = state.input === dragged.input ? {} : { input: state.input, output: state.output };
+  const drag = useCallback((own) => dragOn(own.model === undefined ? { ...fitted.current, ...own } : own), []);
   const [touched, setTouched] = useState(false);
   const [pointed, setGhost] = useState(null);
   const [pinned, setPinned] = useState(null);
   const pin = useCallback((other) => setPinned((before) => (before ? null : other)), []);
   const ghost = pointed ?? pinned;
-  const table = tableOf(state);
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;

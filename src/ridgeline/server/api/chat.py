@@ -14,13 +14,14 @@ from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import ChatFields, Conversation
 from ridgeline.server.api.generation import Gathered, Generation, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.logprobs import Scores, TokenNames, chat_logprobs, prompt_logprobs
+from ridgeline.server.api.logprobs import PromptScores, TokenNames, chat_logprobs, long_chat_logprobs
 from ridgeline.server.api.messages import read_messages
-from ridgeline.server.api.model import ServedModel, beside, cache_root
+from ridgeline.server.api.model import ServedModel, cache_root
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
 from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import LONG, beside
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, RenderedPrompt
@@ -52,13 +53,28 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
         )
 
     try:
-        return await beside(size, encode)
+        return await beside(_weight(fields, size), encode)
     except ModelRefused as error:  # the fault is the template's, not the request's
         raise invalid(
             f"the model's chat template fails on this conversation: {error}", "messages", code="template"
         ) from None
     except ValueError as error:  # what the template refuses, and what is too long or no Unicode
         raise invalid(str(error), "messages") from None
+
+
+_PLAIN = frozenset({"role", "content"})
+_MESSAGE = 256  # characters that a message of none takes as long as
+
+
+def _weight(fields: Conversation, size: int) -> int:
+    """Return what a conversation is worth in characters; `size`: those of its messages' content.
+
+    Tools, documents, calls and other entries of messages may hold anything: they are taken to be long.
+    """
+    plain = all(message.keys() <= _PLAIN for message in fields.messages)
+    if fields.tools or fields.documents or fields.chat_template_kwargs or not plain:
+        return max(size, LONG)
+    return size + _MESSAGE * len(fields.messages)
 
 
 def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
@@ -136,7 +152,12 @@ class ChatAnswer:
         """What writes it piece by piece."""
         return ChatChunks(generation, self, outbox)
 
-    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """What is to be told of the prompt."""
+        listed = self.fields.prompt_logprobs is not None
+        return [PromptScores(prompt, self.names, listed=listed, echoed=False) for prompt in generation.prompts]
+
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
         completion = gathered.completions[0]
         body: dict[str, object] = {
@@ -144,22 +165,20 @@ class ChatAnswer:
             "object": "chat.completion",
             "created": generation.created,
             "model": generation.model,
-            "choices": [self._choice(choice) for choice in completion.choices],
+            "choices": [await self._choice(choice) for choice in completion.choices],
             "usage": gathered.usage.body(),
             "timings": gathered.timings(),
         }
-        return body | self.of_prompt(completion.prompt_ids, completion.prompt_logprobs)
+        return body | self.of_prompt(completion.prompt_ids, gathered.scores[0])
 
-    def of_prompt(self, prompt: Sequence[int], scores: Scores | None) -> dict[str, object]:
+    def of_prompt(self, prompt: Sequence[int], scores: PromptScores) -> dict[str, object]:
         """What is to be told of the prompt, beside the choices."""
-        told: dict[str, object] = {}
-        if scores is not None:
-            told["prompt_logprobs"] = prompt_logprobs(scores, self.names)
+        told = dict(scores.told)
         if self.fields.return_token_ids:
             told["prompt_token_ids"] = prompt
         return told
 
-    def _choice(self, choice: Choice) -> dict[str, object]:
+    async def _choice(self, choice: Choice) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.reasoning:
             message |= self.reasoning(choice.reasoning)
@@ -171,7 +190,12 @@ class ChatAnswer:
             if calls.by_index:
                 message |= {"content": calls.content or None, "tool_calls": calls.body()}
             finish = finish_reason(choice.finish, parser)
-        return self.choice(choice.index, "message", message, choice.tokens, finish)
+        entry = self.choice(choice.index, "message", message, (), finish)
+        if self.fields.logprobs:
+            entry["logprobs"] = await long_chat_logprobs(choice.tokens, self.names)
+        if self.fields.return_token_ids:
+            entry["token_ids"] = choice.token_ids
+        return entry
 
     def reasoning(self, text: str) -> dict[str, object]:
         """A model's reasoning, under both of the names that clients read."""
@@ -201,7 +225,7 @@ class ChatChunks(Chunks):
     """Its frames. The role comes with the first content: by itself it would look like a first token."""
 
     def __init__(self, generation: Generation, answer: ChatAnswer, outbox: Outbox) -> None:
-        super().__init__(generation, answer.fields, outbox, "chat.completion.chunk")
+        super().__init__(generation, answer.fields, outbox, "chat.completion.chunk", answer.scores(generation))
         self._answer = answer
         self._parsers: dict[int, ToolParser] = {}
         self._calls: dict[int, list[CallDelta]] = {}
@@ -242,4 +266,4 @@ class ChatChunks(Chunks):
         return self._answer.choice(index, "delta", delta, state.take(event), finish)
 
     def first(self) -> dict[str, object]:
-        return self._answer.of_prompt(self.generation.prompts[0], self.scores.get(0))
+        return self._answer.of_prompt(self.generation.prompts[0], self.scores[0])

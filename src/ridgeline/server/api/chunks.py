@@ -1,7 +1,7 @@
 """Chunks: the frames of a streamed answer, event by event. What chat and completions have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,7 +11,7 @@ from ridgeline.engine.request import Timing
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.server.api.fields import Fields, StreamOptions
 from ridgeline.server.api.generation import Generation, run
-from ridgeline.server.api.logprobs import Scores
+from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.usage import timings
 from ridgeline.server.http.sse import DONE, Outbox
@@ -43,14 +43,16 @@ class ChoiceState:
 class Chunks(ABC):
     """Makes the frames of one answer and puts them into its outbox."""
 
-    def __init__(self, generation: Generation, fields: Fields, outbox: Outbox, kind: str) -> None:
-        """kind: what OpenAI calls the object."""
+    def __init__(
+        self, generation: Generation, fields: Fields, outbox: Outbox, kind: str, scores: Sequence[PromptScores]
+    ) -> None:
+        """kind: what OpenAI calls the object. scores: of each prompt."""
         self.generation, self.fields, self.outbox = generation, fields, outbox
         self.options = fields.stream_options or _OPTIONS
         self.usage = generation.usage()
         self._choices = [ChoiceState() for _ in range(len(generation.prompts) * generation.params.n)]
         self._unfinished, self._times = len(self._choices), list[Timing]()
-        self.scores: dict[int, Scores] = {}
+        self.scores = scores
         self._begun = False
         # Written once for all frames: what differs is encoded behind it.
         self._head = b"data: " + msgspec.json.encode(
@@ -78,10 +80,12 @@ class Chunks(ABC):
         if event.token is not None:
             state.tokens.append(event.token)
         if event.prompt_logprobs is not None:
-            self.scores[prompt] = event.prompt_logprobs
+            self.scores[prompt].take(event.prompt_logprobs)
         if not self.has_news(index, event):
             return
         choice = self.choice(prompt, index, state, event)
+        if not state.begun and self.generation.params.prompt_logprobs is not None:
+            self.outbox.expect(len(msgspec.json.encode(choice)))
         state.begun = True
         beside = self._beside(event)
         if not self._begun:

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.engine.events import Event
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
-from ridgeline.engine.result import Choice, Completion
+from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.engine.transcript import continues_prompt
 from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import CompletionFields
 from ridgeline.server.api.generation import Gathered, Generation, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
+from ridgeline.server.api.logprobs import CompletionLogprobs, PromptScores, TokenNames
 from ridgeline.server.api.model import ServedModel, cache_root
 from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import slices
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import TokenOffsets
@@ -79,10 +79,15 @@ class CompletionAnswer:
         """What writes it piece by piece."""
         return CompletionChunks(generation, self, outbox)
 
-    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """What is to be told of each prompt."""
+        listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
+        return [PromptScores(prompt, self.names, listed=listed, echoed=echoed) for prompt in generation.prompts]
+
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
         choices = [
-            self._choice(generation, generation.index(prompt, choice.index), completion, choice)
+            await self._choice(generation, generation.index(prompt, choice.index), choice, gathered.scores[prompt])
             for prompt, completion in enumerate(gathered.completions)
             for choice in completion.choices
         ]
@@ -96,29 +101,36 @@ class CompletionAnswer:
             "timings": gathered.timings(),
         }
 
-    def _choice(self, generation: Generation, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
-        writer = ChoiceWriter(self, generation.params, index, completion.prompt_ids)
-        return writer.entry(choice.text, choice.tokens, choice.finish, completion.prompt_logprobs)
+    async def _choice(
+        self, generation: Generation, index: int, choice: Choice, scores: PromptScores
+    ) -> dict[str, object]:
+        writer = ChoiceWriter(self, generation, index, scores)
+        writer.say(choice.text)
+        async for part in slices(choice.tokens):
+            writer.add(part)
+        return writer.entry(choice.finish)
 
 
 class ChoiceWriter:
     """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
 
-    def __init__(self, answer: CompletionAnswer, params: SamplingParams, index: int, prompt: Sequence[int]) -> None:
-        self._answer, self._fields, self._index, self._prompt = answer, answer.fields, index, prompt
+    def __init__(self, answer: CompletionAnswer, generation: Generation, index: int, scores: PromptScores) -> None:
+        """scores: of the prompt; read with the first token or entry."""
+        self._fields, self._index, self._scores = answer.fields, index, scores
+        self._prompt = prompt = generation.prompts[index // generation.params.n]
         self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
-        self._names = answer.names
-        self._logprobs = CompletionLogprobs(self._names)
-        tokenizer = answer.model.tokenizer
+        tokenizer, params = answer.model.tokenizer, generation.params
         self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
-        begun = answer.model.texts.decoder_prompt(prompt)
         self._offsets = TokenOffsets(
             tokenizer,
             skip_special=params.skip_special_tokens,
-            continues=continues_prompt(tokenizer, begun, params),
+            continues=continues_prompt(tokenizer, answer.model.texts.decoder_prompt(prompt), params),
         )
-        self._waiting: list[int] = []  # places of tokens that are not told yet
-        self._sent = 0  # characters
+        self._logprobs: CompletionLogprobs | None = None
+        self._text = self._echo  # of the next entry
+        self._tokens: list[int] = []  # of the next entry
+        self._waiting: list[int] = []  # places of tokens that are in no entry yet
+        self._sent = len(self._echo)  # characters, those of the next entry included
         self._begun = False
 
     def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
@@ -129,50 +141,45 @@ class ChoiceWriter:
         if not self._tells_tokens:
             return None
         self._place(tokens)
-        return bisect_right(self._waiting, self._sent + len(text) + (0 if self._begun else len(self._echo)))
+        return bisect_right(self._waiting, self._sent + len(text))
 
-    def entry(
-        self, text: str, tokens: Sequence[Sampled], finish: Finish | None, scores: Scores | None
-    ) -> dict[str, object]:
-        """Return an entry of `choices`.
-
-        Args:
-            text: More of the text.
-            tokens: More of its tokens: as many as are `ready`, or all that are left if it is finished.
-            finish: Why the choice ended, if it has.
-            scores: Those of the prompt's tokens, which the first entry tells.
-        """
-        first, self._begun = not self._begun, True
-        text = self._echo + text if first else text
+    def say(self, text: str) -> None:
+        """Note text that the next entry tells. It comes before its tokens, whose places lie within it."""
+        self._text += text
         self._sent += len(text)
+
+    def add(self, tokens: Sequence[Sampled]) -> None:
+        """Note tokens that the next entry tells: as many as are `ready`, or all that are left at the end."""
         self._place(tokens)
-        columns = self._columns(tokens, scores if first and self._fields.echo else None)
+        # A token may begin in what a stop string has cut off.
+        places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
         del self._waiting[: len(tokens)]
+        if self._fields.logprobs is not None:
+            self._continued().add_output(tokens, places)
+        if self._fields.return_token_ids:
+            self._tokens += [one.token for one in tokens]
+
+    def entry(self, finish: Finish | None) -> dict[str, object]:
+        """Return an entry of `choices`, with what was noted since the last one. finish: why the choice ended."""
+        first, self._begun = not self._begun, True
         entry: dict[str, object] = {
             "index": self._index,
-            "text": text,
-            "logprobs": columns,
+            "text": self._text,
+            "logprobs": None if self._fields.logprobs is None else self._continued().json(),
             "finish_reason": finish,
         }
         if self._fields.return_token_ids:
-            entry["token_ids"] = [one.token for one in tokens]
+            entry["token_ids"] = self._tokens
             if first:
                 entry["prompt_token_ids"] = self._prompt
-        if first and self._fields.prompt_logprobs is not None and scores is not None:
-            entry["prompt_logprobs"] = prompt_logprobs(scores, self._names)
-        return entry
+        self._text, self._tokens = "", []
+        return {**entry, **self._scores.told} if first else entry
 
-    def _columns(self, tokens: Sequence[Sampled], scores: Scores | None) -> dict[str, list[object]] | None:
-        """The log-probabilities, those of an echoed prompt first."""
-        if self._fields.logprobs is None:
-            return None
-        columns = []
-        if scores is not None:
-            offsets = TokenOffsets(self._answer.model.tokenizer)
-            columns.append(self._logprobs.of_prompt(self._prompt, scores, [offsets.push(t) for t in self._prompt]))
-        # A token may begin in what a stop string has cut off.
-        places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
-        return joined([*columns, self._logprobs.of_output(tokens, places)])
+    def _continued(self) -> CompletionLogprobs:
+        """The log-probabilities, those of an echoed prompt first, which are all there with the first token."""
+        if self._logprobs is None:
+            self._logprobs = self._scores.continued()
+        return self._logprobs
 
     def _place(self, tokens: Sequence[Sampled]) -> None:
         """Find the places of tokens that wait, the first of which may have theirs."""
@@ -184,14 +191,16 @@ class CompletionChunks(Chunks):
     """Its frames."""
 
     def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
-        super().__init__(generation, answer.fields, outbox, "text_completion")
+        super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
         self._writers = [
-            ChoiceWriter(answer, generation.params, generation.index(index, choice), prompt)
-            for index, prompt in enumerate(generation.prompts)
+            ChoiceWriter(answer, generation, generation.index(index, choice), self.scores[index])
+            for index in range(len(generation.prompts))
             for choice in range(generation.params.n)
         ]
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         writer = self._writers[index]
         ready = None if event.finish is not None else writer.ready(state.tokens, event.text)
-        return writer.entry(event.text, state.take(event, ready), event.finish, self.scores.get(prompt))
+        writer.say(event.text)
+        writer.add(state.take(event, ready))
+        return writer.entry(event.finish)

@@ -14,6 +14,7 @@ from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
+from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.service import Live, Service
@@ -147,11 +148,13 @@ def engine_restarting() -> ApiError:
 
 @dataclass(slots=True)
 class Gathered:
-    """All of an answer: a Completion for each prompt, what it used, and when it was asked for (as Live)."""
+    """All of an answer: a Completion for each prompt, what it used, and when it was asked for (as Live). scores: what
+    is to be told of each prompt."""
 
     completions: list[Completion]
     usage: Usage
     arrived: int
+    scores: Sequence[PromptScores] = ()
 
     @property
     def times(self) -> list[Timing]:
@@ -161,14 +164,18 @@ class Gathered:
         return timings(self.arrived, self.times, self.usage)
 
 
-async def gather(service: Service, generation: Generation) -> Gathered:
-    """Have all prompts completed and give everything at once. Raises ApiError."""
+async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> Gathered:
+    """Have all prompts completed and give everything at once. scores: take what is said of each prompt, if that is
+    asked for. Raises ApiError."""
     completions = [Completion.empty(ids, generation.params.n) for ids in generation.prompts]
     usage = generation.usage()
 
     def take(prompt: int, event: Event) -> None:
+        if event.prompt_logprobs is not None:
+            scores[prompt].take(event.prompt_logprobs)
+            event = event._replace(prompt_logprobs=None)
         completions[prompt].take([event])
         usage.take(prompt, generation.index(prompt, event.choice), event)
 
     await run(service, generation, take)
-    return Gathered(completions, usage, generation.arrived)
+    return Gathered(completions, usage, generation.arrived, scores)

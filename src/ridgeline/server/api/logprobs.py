@@ -1,9 +1,14 @@
 """Log-probabilities as clients read them: OpenAI's two shapes, and vLLM's for the prompt's own tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
 
 from ridgeline.engine.sampling.row import PromptLogprob, Sampled
-from ridgeline.text import Tokenizer
+from ridgeline.server.api.written import WrittenList
+from ridgeline.server.event_loop import slices
+from ridgeline.text import Tokenizer, TokenOffsets
 
 Scores = Sequence[PromptLogprob | None]
 """Of a prompt's tokens; None for the first, which comes after nothing."""
@@ -16,7 +21,7 @@ class TokenNames:
     """How tokens are written in an answer: as text, or as `token_id:7` where a request asks for it."""
 
     def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
-        self._tokenizer, self._as_ids = tokenizer, as_ids
+        self.tokenizer, self._as_ids = tokenizer, as_ids
 
     def text(self, token: int) -> str:
         """A token; half characters as U+FFFD."""
@@ -37,16 +42,27 @@ class TokenNames:
 
     def data(self, token: int) -> bytes:
         """Its exact bytes; a control token as it is spelled."""
-        return self._tokenizer.token_bytes(token, skip_special=False)
+        return self.tokenizer.token_bytes(token, skip_special=False)
 
 
 def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, object]:
     """Of chat: a list of tokens, each with its likeliest alternatives."""
-    content = [
+    return {"content": _chat_entries(tokens, names), "refusal": None}
+
+
+async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
+    """Return what `chat_logprobs` does, written in slices."""
+    content = WrittenList()
+    async for part in slices(tokens):
+        content.add(_chat_entries(part, names))
+    return {"content": content.json(), "refusal": None}
+
+
+def _chat_entries(tokens: Iterable[Sampled], names: TokenNames) -> list[dict[str, object]]:
+    return [
         {**_entry(one.token, one.logprob_raw, names), "top_logprobs": [_entry(*pair, names) for pair in one.top_raw]}
         for one in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, object]:
@@ -54,35 +70,51 @@ def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, ob
 
 
 class CompletionLogprobs:
-    """The log-probabilities of completions: parallel lists."""
+    """The log-probabilities of one text of a completion: parallel lists, and where in the text each token begins."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
+        self._columns = {name: WrittenList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
-    def of_prompt(self, prompt: Sequence[int], scores: Scores, offsets: Sequence[int]) -> dict[str, list[object]]:
-        """Return the lists of an echoed prompt, whose first token comes after nothing.
+    def copy(self) -> "CompletionLogprobs":
+        """Return the same lists, to be continued by themselves."""
+        other = CompletionLogprobs(self._names)
+        for name, column in self._columns.items():
+            other._columns[name].extend(column)
+        return other
+
+    def add_prompt(self, prompt: Sequence[int], scores: Scores, offsets: Sequence[int]) -> None:
+        """Write the next tokens of an echoed prompt, with what is known of each.
 
         Args:
-            prompt: The ids of the prompt.
-            scores: One for each token of the prompt.
+            prompt: The ids of the tokens.
+            scores: One for each token; None for the first token of the prompt.
             offsets: The places of the tokens in the text that is sent, in characters.
         """
         rows = [(s.token, s.logprob, s.top) if s is not None else None for s in scores]
-        return self._columns([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)], offsets)
+        self._add([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)], offsets)
 
-    def of_output(self, tokens: Iterable[Sampled], offsets: Sequence[int]) -> dict[str, list[object]]:
-        """Return the lists of the tokens that come next, whose places in the text are `offsets`."""
-        return self._columns([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
+    def add_output(self, tokens: Iterable[Sampled], offsets: Sequence[int]) -> None:
+        """Write the tokens that come next, whose places in the text are `offsets`."""
+        self._add([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
 
-    def _columns(
-        self, rows: Iterable[tuple[int, float | None, tuple[tuple[int, float], ...] | None]], offsets: Sequence[int]
-    ) -> dict[str, list[object]]:
-        columns: dict[str, list[object]] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
+    def json(self) -> dict[str, msgspec.Raw]:
+        """Return the lists so far, which later ones do not repeat."""
+        written = {name: column.json() for name, column in self._columns.items()}
+        self._columns = {name: WrittenList() for name in self._columns}
+        return written
+
+    def _add(
+        self, rows: Sequence[tuple[int, float | None, tuple[tuple[int, float], ...] | None]], offsets: Sequence[int]
+    ) -> None:
+        columns: dict[str, list[object]] = {name: [] for name in self._columns}
+        columns["text_offset"] += offsets
         for token, logprob, top in rows:
             columns["tokens"].append(self._names.text(token))
             columns["token_logprobs"].append(None if logprob is None else _finite(logprob))
             columns["top_logprobs"].append(None if top is None else self._top(token, logprob, top))
-        return {**columns, "text_offset": list(offsets)}
+        for name, column in columns.items():
+            self._columns[name].add(column)
 
     def _top(self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
         """Return the likeliest tokens and the one that is there, which has the name that `tokens` gives it."""
@@ -90,9 +122,36 @@ class CompletionLogprobs:
         return {names[other]: _finite(own) for other, own in (*top, (token, logprob))}
 
 
-def joined(columns: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:
-    """Lists one after the other."""
-    return {name: [value for part in columns for value in part[name]] for name in columns[0]}
+class PromptScores:
+    """What an answer says of the tokens of one prompt, written as the engine scores them: a step's at a time.
+
+    Whether that is vLLM's `prompt_logprobs` (a list) or the beginning of a completion that echoes its prompt, the
+    whole prompt written at once would hold up the event loop for seconds.
+    """
+
+    def __init__(self, prompt: Sequence[int], names: TokenNames, *, listed: bool, echoed: bool) -> None:
+        self._prompt, self._names, self._taken = prompt, names, 0
+        self._offsets = TokenOffsets(names.tokenizer)
+        self._list = WrittenList() if listed else None
+        self._echo = CompletionLogprobs(names) if echoed else None
+
+    def take(self, scores: Scores) -> None:
+        """Write what is said of the next tokens of the prompt."""
+        if self._list is not None:
+            self._list.add(prompt_logprobs(scores, self._names))
+        if self._echo is not None:
+            tokens = self._prompt[self._taken : self._taken + len(scores)]
+            self._echo.add_prompt(tokens, scores, [self._offsets.push(token) for token in tokens])
+        self._taken += len(scores)
+
+    @cached_property
+    def told(self) -> Mapping[str, object]:
+        """The fields of an answer that say it: `prompt_logprobs`, where that is asked for."""
+        return {} if self._list is None else {"prompt_logprobs": self._list.json()}
+
+    def continued(self) -> CompletionLogprobs:
+        """Return the log-probabilities of a completion, which begin with those of an echoed prompt."""
+        return CompletionLogprobs(self._names) if self._echo is None else self._echo.copy()
 
 
 def prompt_logprobs(scores: Scores, names: TokenNames) -> list[dict[str, object] | None]:

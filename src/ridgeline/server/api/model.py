@@ -1,25 +1,19 @@
 """ServedModel: what routes know of the model behind them."""
 
-import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import unknown_id
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.event_loop import beside
 from ridgeline.server.service import Engines
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, Tokenizer
-
-_LONG = 1 << 14
-"""Characters from which a text is encoded beside the event loop, which others' tokens pass through."""
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +126,6 @@ def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) ->
     if name in others:
         return invalid(f"{name} {others[name]}", "model", code="unsupported_model")
     return no_such_model((*names, *others))
-
-
-async def beside(length: int, work: Callable[[], _Result]) -> _Result:
-    """What `work` gives, done in a thread where a text of this length would hold up the event loop."""
-    return work() if length < _LONG else await asyncio.to_thread(work)
 
 
 def served_model(llm: Engines, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:

@@ -8,6 +8,7 @@ from ridgeline.server.api.chat import ChatAnswer, ChatChunks, chat_generation
 from ridgeline.server.api.chunks import Chunks
 from ridgeline.server.api.generation import Gathered, Generation, new_id, run
 from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.model import ServedModel
 from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.response_request import ResponseFields, as_chat, named_as_here
@@ -46,9 +47,13 @@ class ResponseAnswer:
         """What writes it event by event."""
         return ResponseChunks(generation, self, outbox)
 
-    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """As ChatAnswer.scores."""
+        return self.chat.scores(generation)
+
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete: the last event of its stream, all of it being one delta."""
-        choice: Any = self.chat.body(generation, gathered)["choices"]
+        choice: Any = (await self.chat.body(generation, gathered))["choices"]
         items = Items(lambda kind, event: None)
         items.take(choice[0]["message"])
         items.end(choice[0]["finish_reason"])

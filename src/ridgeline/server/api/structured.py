@@ -1,6 +1,6 @@
 """The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -46,21 +46,27 @@ def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -
     """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
     schema = form.get("json")
     if schema is not None:
+        if isinstance(schema, str):
+            _check_size([schema], name, settings)  # before a value is made of it
         check_schema(_decoded(schema, name), name, settings)
     try:
         outputs = StructuredOutputs(**form)
     except ValueError as error:
         raise invalid(str(error).replace("structured_outputs", name, 1), name) from None
-    texts = (outputs.json, outputs.regex, outputs.grammar, *(outputs.choice or ()))
+    _check_size((outputs.json, outputs.regex, outputs.grammar, *(outputs.choice or ())), name, settings)
+    return outputs
+
+
+def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) -> None:
+    """Raises ApiError naming the field for a form whose texts are too long."""
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
     if size > settings.schema_bytes:
         raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
-    return outputs
 
 
 def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
     kind = asked.get("type")
-    if kind not in _FORMATS:
+    if not isinstance(kind, str) or kind not in _FORMATS:
         raise invalid(f"response_format.type: give one of {', '.join(_FORMATS)}", "response_format")
     _refuse_others(asked, _FORMATS[kind], "response_format")
     if kind == "text":
@@ -70,7 +76,7 @@ def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"json_object": True} if schema is None else {"json": _of_objects(schema)}
     inner = asked.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, dict) else None
-    if not isinstance(schema, dict):
+    if not (isinstance(inner, dict) and isinstance(schema, dict)):
         raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
     _refuse_others(inner, _JSON_SCHEMA, "response_format.json_schema")
     return {"json": schema}

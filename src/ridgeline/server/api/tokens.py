@@ -3,8 +3,9 @@
 from ridgeline.server.api.chat import render
 from ridgeline.server.api.fields import ChatFields, DetokenizeFields, TokenizeFields
 from ridgeline.server.api.logprobs import TokenNames
-from ridgeline.server.api.model import ServedModel, beside
+from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import beside
 from ridgeline.server.settings import ServerSettings
 
 

@@ -21,6 +21,7 @@ from ridgeline.text.tools import (
     forced_calls,
     format_named,
 )
+from ridgeline.untrusted import MAX_VALUES, crowded
 
 ANY_MODEL = "hermes"
 """The format of a call that a grammar forces where the model has none of its own."""
@@ -145,13 +146,15 @@ def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, .
 
 
 def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ApiError for a call in a conversation that lacks a part or is not the assistant's."""
+    """Raise ApiError for a call that lacks a part, is not the assistant's, or has arguments too long to read."""
+    arguments: list[object] = []
     for index, message in enumerate(messages):
         legacy = message.get("function_call")
         if legacy is not None and not (_is_function(legacy) and message.get("role") == "assistant"):
             raise invalid(
                 f"messages[{index}].function_call: give the assistant's call with name and arguments", "messages"
             )
+        arguments.append((legacy or {}).get("arguments"))
         calls = message.get("tool_calls")
         if calls is None:
             continue
@@ -162,6 +165,12 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
                 "function.arguments",
                 "messages",
             )
+        arguments += [call["function"].get("arguments") for call in calls]
+    given = [each for each in arguments if isinstance(each, str)]
+    # One after the other: if an earlier one is no JSON, those after it are counted wrongly, but nobody reads them then.
+    if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
+        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
+        raise invalid(said, "messages", code="too_large")
 
 
 def _is_call(call: object) -> bool:

@@ -18,8 +18,10 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.server.api.generation import Generation, new_id, run
-from ridgeline.server.api.model import ServedModel, beside
+from ridgeline.server.api.model import ServedModel
+from ridgeline.server.api.written import WrittenList
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.event_loop import beside, slices
 from ridgeline.server.service import Service
 
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
@@ -63,15 +65,19 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
     inputs = _inputs(fields.input)
     prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before))
     values = await _run(service, model, EMBEDDINGS, prompts)
-    shortened = [cut(said, vector, fields.dimensions) for vector in values]
-    as_text = fields.encoding_format == "base64"
+    as_text, data = fields.encoding_format == "base64", WrittenList()
+    async for part in slices(list(enumerate(values))):
+        shortened = [(index, cut(said, vector, fields.dimensions)) for index, vector in part]
+        data.add(
+            [
+                {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector.tolist()}
+                for index, vector in shortened
+            ]
+        )
     return {
         "object": "list",
         "model": model.name,
-        "data": [
-            {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector.tolist()}
-            for index, vector in enumerate(shortened)
-        ],
+        "data": data.json(),
         "usage": _usage(prompts),
     }
 

@@ -10,16 +10,43 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.event_loop import beside
 from ridgeline.server.settings import ServerSettings
+from ridgeline.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
+
+_BESIDE_IDS = 4096
+"""The values of a request that has as many token ids as it may: its lists of them, and its other fields."""
 
 
-async def read_object(request: Request, settings: ServerSettings) -> dict[str, Any]:
-    """The JSON object in a request's body. Raises ApiError: 413 for one that is too large, 400 for what is none.
+async def read_object(request: Request, settings: ServerSettings, most_ids: int = 0) -> dict[str, Any]:
+    """Return the JSON object in a request's body.
 
     Numbers are finite, strings are Unicode without lone surrogates, nesting is at most `settings.json_depth`. Of two
     equal names in one object the last counts, as in every common reader.
+
+    Args:
+        request: its body is read from the connection.
+        settings: the limits of the server.
+        most_ids: token ids in the largest batch that the route takes; more values than that and `MAX_VALUES` are
+            refused.
+
+    Raises:
+        ApiError: 413 for a body that is too large; 400 for one that is no such object or has too many values.
     """
-    return parse_object(await read_bytes(request.headers, request.stream(), settings.body_bytes), settings.json_depth)
+    body = await read_bytes(request.headers, request.stream(), settings.body_bytes)
+    return await parse_beside(body, settings.json_depth, most_ids)
+
+
+async def parse_beside(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
+    """Return what `parse_object` does, with the structure of a long body checked in a thread."""
+    await beside(len(body), lambda: check_structure(body, most_depth, most_ids))
+    return _decoded(body)
+
+
+def parse_object(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
+    """Return the JSON object in a body; arguments and errors are those of `read_object`."""
+    check_structure(body, most_depth, most_ids)
+    return _decoded(body)
 
 
 async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], most: int) -> bytes:
@@ -38,14 +65,28 @@ async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], m
     return bytes(body)
 
 
-def parse_object(body: bytes, most_depth: int) -> dict[str, Any]:
-    """The JSON object in a body. Raises ApiError (400)."""
+def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
+    """Refuse a body that would cost more to read than any request is worth, before a value is made of it.
+
+    Raises ApiError (400); the arguments are those of `read_object`.
+    """
     if not body.strip():
         raise invalid("the body is empty; send a JSON object", code="invalid_json")
+    most_items = max(MAX_VALUES, most_ids + _BESIDE_IDS)
+    if crowded(body, most_items=most_items):
+        field = crowded_field(body)
+        what = "the body has" if field is None else f"{field}: it has, with the rest of the body,"
+        said = f"{what} more than {most_items} values; send fewer"
+        raise invalid(said, field, code="too_large")
     if depth_exceeds(body, most_depth):
         raise invalid(f"the body is nested deeper than {most_depth}", code="invalid_json")
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body that `check_structure` has passed. Raises ApiError (400)."""
     try:
-        value = msgspec.json.decode(body)
+        with without_collecting():
+            value = msgspec.json.decode(body)
     except msgspec.ValidationError:
         raise invalid("the body has a number that is not finite or too long", code="invalid_json") from None
     except UnicodeDecodeError:
@@ -70,7 +111,7 @@ def _no_json(body: bytes) -> ApiError:
         return found[-1]
 
     if b"NaN" in body or b"Infinity" in body:
-        with suppress(ValueError, RecursionError):  # it is no JSON otherwise either
+        with suppress(ValueError, RecursionError), without_collecting():  # it is no JSON otherwise either
             value = json.loads(body, parse_constant=constant)
             fields = value.items() if isinstance(value, dict) else ()
             named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]
@@ -89,11 +130,7 @@ def depth_exceeds(body: bytes, most: int) -> bool:
     """
     if body.count(b"[") + body.count(b"{") <= most:
         return False
-    # An escaped quote does not end a string; once those are gone, every second stretch between quotes is a string.
-    plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), dtype=np.uint8)
-    outside = ~np.logical_xor.accumulate(plain == ord('"'))
-    step = _STEPS[plain] * outside
-    return bool(np.cumsum(step, dtype=np.int32).max(initial=0) > most)
+    return bool(np.cumsum(_STEPS[outside_strings(body)], dtype=np.int32).max(initial=0) > most)
 
 
 _STEPS = np.zeros(256, dtype=np.int8)

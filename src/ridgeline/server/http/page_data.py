@@ -17,7 +17,7 @@ from ridgeline.page.data import cards_data, config_table, models_data, stored_of
 from ridgeline.page.tables import Stored
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.auth import check_asker
-from ridgeline.server.http.body import parse_object, read_bytes
+from ridgeline.server.http.body import parse_beside, read_bytes
 from ridgeline.server.http.page import asset_response
 from ridgeline.server.settings import ServerSettings
 
@@ -78,7 +78,7 @@ class PageData:
         stored = _stored(request)
         most = min(_CONFIG_BYTES, self._settings.body_bytes)
         body = await read_bytes(request.headers, request.stream(), most)
-        values = parse_object(body, self._settings.json_depth)
+        values = await parse_beside(body, self._settings.json_depth)
         table = await self._in_turn(lambda: asyncio.to_thread(config_table, values, stored))
         written = json.dumps(table, separators=(",", ":"))  # numbers of an absurd model have more than 64 bits
         return Response(written, headers={"cache-control": "no-store"}, media_type="application/json")

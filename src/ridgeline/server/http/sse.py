@@ -63,6 +63,10 @@ class Outbox:
         self._frames.append(frame)
         self._wake()
 
+    def expect(self, size: int) -> None:
+        """Let so many bytes more wait: they were made all at once, before the client could read any of them."""
+        self._limit += size
+
     def keep_alive(self) -> None:
         """A comment, where no frame has come since this was called last, and some are still to come."""
         if self._silent and not self._closed and not self.waiting:

@@ -12,9 +12,9 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.server.api.drawing import plan_of
 from ridgeline.server.api.fields import read_fields
 from ridgeline.server.api.images import PROGRESS_BYTES, ImageFields, ImageGeneration, check_fields
-from ridgeline.server.api.model import beside
 from ridgeline.server.app import IMAGES, TEXT_ROUTES, VIDEOS, Cards, answer, application, model_routes
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import beside
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import unless_gone
 from ridgeline.server.http.sse import EventStream, Outbox

@@ -82,7 +82,8 @@ Take = Callable[[StrideReport | Exception], None]
 @dataclass(eq=False, slots=True)
 class _Run:
     """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
-    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more."""
+    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun: told
+    on the loop when its first stride is about to run."""
 
     order: Order
     take: Take
@@ -93,6 +94,7 @@ class _Run:
     run: Iterator[Stride] | None = None
     number: int = 0
     left: bool = False
+    begun: Callable[[], None] | None = None
 
 
 class Drawer:
@@ -124,13 +126,14 @@ class Drawer:
         """Whether the present stride began no longer ago than PATIENCE times the price of a stride of each stage."""
         return time.monotonic() <= self._expected_by
 
-    def submit(self, order: Order, take: Take) -> Callable[[], None]:
+    def submit(self, order: Order, take: Take, begun: Callable[[], None] | None = None) -> Callable[[], None]:
         """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
         waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
-        that does not fit into memory. Raises RuntimeError where the thread is gone."""
+        that does not fit into memory. begun: told there when the request waits no longer, before its first stride runs.
+        Raises RuntimeError where the thread is gone."""
         if not self.alive:
             raise RuntimeError("pictures are not drawn any more")
-        run = _Run(order, take, asyncio.get_running_loop())
+        run = _Run(order, take, asyncio.get_running_loop(), begun=begun)
         self._runs.add(run)
         self.loop.ask(partial(self._begin, run))
 
@@ -187,6 +190,8 @@ class Drawer:
             self._turns.leave(run)
             return 0.0
         self._expected_by = time.monotonic() + PATIENCE * sum(run.seconds.values())
+        if not run.number and run.begun is not None:
+            self._on_loop(run, run.begun)
         try:
             told = self._stride(run)
         except Exception as error:  # of this request alone; the others go on
@@ -226,7 +231,12 @@ class Drawer:
             if not run.left:
                 run.take(told)
 
+        self._on_loop(run, take)
+
+    @staticmethod
+    def _on_loop(run: _Run, work: Callable[[], None]) -> None:
+        """Have something done on the event loop of whoever waits for a request."""
         try:
-            run.loop.call_soon_threadsafe(take)
+            run.loop.call_soon_threadsafe(work)
         except RuntimeError:  # the event loop is closed: nobody is left to tell
             run.left = True

@@ -30,7 +30,8 @@ class LivePicture:
     """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
     answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
     cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
-    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
+    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. begun: its first
+    stride runs or has run. fail: ends it with an error."""
 
     id: str
     model: str
@@ -40,6 +41,7 @@ class LivePicture:
     clip: bool = False
     arrived: int = field(default_factory=time.perf_counter_ns)
     phase: Phase = "queue"
+    begun: bool = False
     fail: Callable[[Exception], None] | None = None
 
 
@@ -110,7 +112,7 @@ class PictureService:
         queue_seconds: float = math.inf,
         total_seconds: float = math.inf,
     ) -> None:
-        """queue_seconds: until a request's first stride; total_seconds: until its end."""
+        """queue_seconds: that a request waits until its first stride begins; total_seconds: until its end."""
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, LivePicture] = {}
@@ -121,7 +123,7 @@ class PictureService:
         self.admit(live)
         self.held[live.id] = live
         try:
-            with self.deadlines.held(lambda: live.phase == "queue", partial(self.end, live)):
+            with self.deadlines.held(lambda: not live.begun, partial(self.end, live)):
                 await self.draw(live, order, take)
         finally:
             del self.held[live.id]
@@ -172,8 +174,11 @@ class PictureService:
                 if stride.number == stride.of:
                     done.set_result(None)
 
+        def begun() -> None:
+            live.begun = True
+
         live.fail = told
-        leave = self.drawer.submit(order, told)
+        leave = self.drawer.submit(order, told, begun)
         try:
             await done
         finally:

@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 from ridgeline.diffusion.clip_file import usual_format
 from ridgeline.server.api.fields import read_fields
-from ridgeline.server.api.model import beside
 from ridgeline.server.api.videos import VideoFields, VideoJob, clip_plan, format_of
 from ridgeline.server.app import IMAGES, VIDEOS, answer
 from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import beside
 from ridgeline.server.http.auth import KEY
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.form import is_form, read_form

@@ -126,14 +126,22 @@ class LiveState:
 
     async def events(self, request: Request) -> EventStream:
         """Frames for as long as the client reads. Raises ApiError."""
-        if len(self._listeners) == _LISTENERS:
-            raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
+        self._check_room()
         return EventStream(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
 
+    def _check_room(self) -> None:
+        if len(self._listeners) >= _LISTENERS:
+            raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
+
     async def _listen(self, outbox: Outbox) -> None:
-        """Put frames into an outbox until its client leaves. The engine notes pages while anybody listens."""
+        """Put frames into an outbox until its client leaves. The engine notes pages while anybody listens.
+
+        Raises ApiError. Listeners are counted again: of several who come at once none was there when `events` counted,
+        and nothing is awaited between this count and the new one.
+        """
         if not self._llm.alive:
             raise gone()
+        self._check_room()
         listener = _Listener(outbox, asyncio.get_running_loop().create_future())
         self._listeners.add(listener)
         if self._ticking is None:

@@ -79,6 +79,8 @@ class Traces:
     def event(self, live: Live, event: Event) -> None:
         """Note when it came."""
         trace = self._under_way[live.id]
+        if event.token is None and event.finish is None and event.hidden is None:
+            return  # of its prompt
         if trace.first is None:
             trace.first = event.at
         trace.last = event.at
