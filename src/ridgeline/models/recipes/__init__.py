@@ -5,7 +5,7 @@
 of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in.
 """
 
-from ridgeline.models.recipes.config import SECTIONS, read_recipe
+from ridgeline.models.recipes.config import SECTIONS, method_of, read_recipe
 from ridgeline.models.recipes.recipe import (
     PLAIN,
     WITH_HEAD,
@@ -22,6 +22,7 @@ __all__ = [
     "SECTIONS",
     "WITH_HEAD",
     "Recipe",
+    "method_of",
     "quantised_recipe",
     "read_recipe",
     "recipe_named",
