@@ -100,7 +100,7 @@ def test_a_tool_whose_weights_run(file: str, values: object, named: str, folder:
 def test_modelopt_s_file_states_what_its_section_leaves_out(
     section: dict[str, object], kv: str | None, folder: Path
 ) -> None:
-    """The format of keys and values; what the section states counts, and another tool's has nothing of it."""
+    """Check the format of keys and values: what the section states counts, and another tool's section takes nothing."""
     write(folder / "config.json", LLAMA | {"quantization_config": section})
     write(folder / "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}})
     recipe = read_recipe(read_config(str(folder)))

@@ -107,7 +107,7 @@ _DTYPE_IN_TEXT = ("qwen",)  # how the types begin whose releases state it there;
 
 
 def as_released(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a text as its family is released, with what is in `values`, which save_pretrained wrote."""
+    """Return a config that save_pretrained wrote in the layout in which its family is released."""
     kind = values["model_type"]
     inert = {**COMMON, **INERT[kind]}
     own = {**inert, **{name: value for name, value in values.items() if name != "dtype"}}
@@ -121,7 +121,7 @@ def as_released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def half_as_released(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a larger model as it is released, with what is in `values`, which save_pretrained wrote."""
+    """Return a larger model's config that save_pretrained wrote in the layout of its releases."""
     kind = values["model_type"]
     text = {name: value for name, value in values["text_config"].items() if name != "dtype"}
     own = {**AROUND[kind], **{name: value for name, value in values.items() if name != "dtype"}}

@@ -81,7 +81,7 @@ def test_published_counts(release: str, data_dir: Path) -> None:
 
 @pytest.mark.parametrize("release", RELEASED)
 def test_released_layouts(release: str, data_dir: Path) -> None:
-    """Their parameters, the bytes of what is stored and of what is kept."""
+    """Compare the parameters, the bytes of weights, and those of keys and values a token."""
     model = build(read_config(str(data_dir / "configs" / release / "config.json")))
     total, gigabytes, kept = RELEASED[release]
     assert bill(model).total == pytest.approx(total * 1e9, rel=0.0005)
@@ -90,7 +90,7 @@ def test_released_layouts(release: str, data_dir: Path) -> None:
 
 
 def test_experts_in_4_bits_next_to_attention_in_8(data_dir: Path) -> None:
-    """The bytes of Qwen3.6-35B-A3B-NVFP4 from its sizes: of 16 numbers in 4 bits a scale of 8, of 8 bits none."""
+    """Add up Qwen3.6-35B-A3B-NVFP4 from its sizes: 16 numbers of 4 bits share a scale of 8 bits."""
     hidden, width, layers, full, vocabulary = 2048, 512, 40, 10, 248_320
     narrow = layers * 257 * 3 * hidden * width + vocabulary * hidden
     linear = (layers - full) * hidden * (8192 + 2 * 4096)

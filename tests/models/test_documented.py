@@ -120,7 +120,7 @@ OTHERS = ("MiniMaxForCausalLM", "MiniMaxM1ForCausalLM", "Step3ForCausalLM", "Kim
 
 @pytest.mark.parametrize("name", [*COPIES, *OTHERS])
 def test_a_copy_of_a_refused_family_under_another_name(name: str) -> None:
-    """The table's reason and the name in the table; a family that only begins alike has no reason of another."""
+    """Expect the table's reason and name; a family that only begins alike has no reason of another."""
     with pytest.raises(ModelRefused) as caught:
         build(Fields({"architectures": [name]}, "c"))
     if name in OTHERS:
@@ -133,21 +133,21 @@ def test_a_copy_of_a_refused_family_under_another_name(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["minimax_m3_vl", "step3p7", "glm_moe_dsa", "deepseek_v32", "gemma3n", "kimi_linear"])
 def test_a_refused_family_by_its_model_type(kind: str) -> None:
-    """Whether it names no architecture or one that nobody knows."""
+    """Expect a reason if the config names no architecture, or one that nobody knows."""
     for names in ([], ["CopyForCausalLM"]):
         with pytest.raises(ModelRefused, match="is not supported yet; missing: "):
             build(Fields({"architectures": names, "model_type": kind}, "c"))
 
 
 def test_nothing_that_is_built_is_taken_for_a_copy() -> None:
-    """By its architecture or its model_type."""
+    """Look for no architecture and no model_type that is built."""
     built = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *VISION, *KIN, *DENOISERS)
     assert [known for known in built if missing_for(known.architecture) or missing_for(known.model_type)] == []
 
 
 @pytest.mark.parametrize("section", ["llm_config", "language_config", "text_config"])
 def test_a_larger_model_that_is_not_known(section: str) -> None:
-    """What can be done with its text half is said where that is a family's."""
+    """Expect the refusal to name the section that a family builds."""
     half = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     for values in ({section: half}, {"thinker_config": {"text_config": half}}):
         with pytest.raises(ModelRefused, match=r"is a Qwen2ForCausalLM, which is: give that section as a config\.json"):

@@ -21,13 +21,13 @@ FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torc
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
-    """A small model with a text half in transformers, and its folder."""
+    """Make a small model with a text half in transformers, and its folder."""
     folder = tmp_path_factory.mktemp("half")
     return saved("qwen3_5", folder), folder
 
 
 def stored_in(folder: Path, tmp_path: Path, dtype: str, top: dict[str, Any], text: dict[str, Any]) -> Path:
-    """A copy of a folder, its weights in a dtype, its config with these fields at its top and in its text's section."""
+    """Copy a folder, with its weights in a dtype and these fields at the top of its config and in its text's."""
     tensors = {name: tensor.to(FORMATS[dtype]) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ PLACES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 def test_a_folder_is_read_as_transformers_reads_it(
     half: tuple[PreTrainedModel, Path], dtype: str, top: dict[str, Any], text: dict[str, Any], tmp_path: Path
 ) -> None:
-    """By the top of the config, or else by the weights."""
+    """Expect the top of the config to count, or else the weights."""
     folder = stored_in(half[1], tmp_path, dtype, top, text)
     theirs = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
     assert theirs.dtype == FORMATS[dtype]
@@ -76,7 +76,7 @@ WITHOUT_WEIGHTS: tuple[tuple[dict[str, Any], dict[str, Any], torch.dtype], ...] 
 def test_a_config_alone_says_it_anywhere(
     half: tuple[PreTrainedModel, Path], top: dict[str, Any], text: dict[str, Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """At its top, or else in its text's section; fp32 if neither does, bf16 then if the weights are quantised."""
+    """Expect its top to count, then its text's section; fp32 if neither states one, bf16 then if it is quantised."""
     folder = stored_in(half[1], tmp_path, "float32", top, text)
     (folder / "model.safetensors").unlink()
     assert build(open_source(str(folder)).config).storage.dtype == dtype
@@ -88,7 +88,7 @@ def test_a_config_alone_says_it_anywhere(
 
 
 def test_a_dtype_that_is_none_is_named_with_its_place() -> None:
-    """The field, the section and the formats that there are."""
+    """Expect the field, the section and the formats that there are."""
     kin = next(kin for kin in KIN if kin.section)
     values = {
         "architectures": [kin.architecture],

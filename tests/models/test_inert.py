@@ -36,7 +36,7 @@ OF_NO_EFFECT = {
 
 
 def read_by_transformers(model_type: str) -> set[str]:
-    """The fields of a config that the code of transformers' models of a type names."""
+    """Return the fields of a config that the code of transformers' models of a type names."""
     config = type(AutoConfig.for_model(model_type))
     module = importlib.import_module(config.__module__.replace("configuration_", "modeling_"))
     pairs = re.findall(r"config\.(\w+)|config,\s*[\"'](\w+)[\"']", inspect.getsource(module))
@@ -44,7 +44,7 @@ def read_by_transformers(model_type: str) -> set[str]:
 
 
 def test_every_family_and_every_larger_model_has_its_keys() -> None:
-    """The lists of keys cover what is built."""
+    """Compare the lists of keys with what is built."""
     assert INERT.keys() == {family.model_type for family in FAMILIES}
     assert AROUND.keys() == {kin.model_type for kin in KIN if kin.section}
     assert {(kin.architecture, kin.model_type) for kin in KIN}.issuperset(HALVES.values())
@@ -52,7 +52,7 @@ def test_every_family_and_every_larger_model_has_its_keys() -> None:
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_what_is_passed_over_by_name_is_read_for_nothing_that_counts(family: str) -> None:
-    """The names of bookkeeping and of other inputs cover no field that transformers computes a text with."""
+    """Check that the names of bookkeeping and other inputs cover no field that transformers computes a text with."""
     read = read_by_transformers(family)
     assert len(read) >= 10
     by_name = {name for name in read if _BOOKKEEPING.fullmatch(name) or _OTHER_INPUTS.fullmatch(name)}
@@ -61,12 +61,12 @@ def test_what_is_passed_over_by_name_is_read_for_nothing_that_counts(family: str
 
 @pytest.mark.parametrize("family", INERT)
 def test_transformers_reads_no_inert_key(family: str) -> None:
-    """Beyond what its config class declares without its model reading it."""
+    """Look for each key in the code of its model; its config class may declare a key that the model does not read."""
     assert not {**COMMON, **INERT[family]}.keys() & read_by_transformers(family)
 
 
 def differences(ours: PreTrainedConfig, theirs: PreTrainedConfig) -> Iterator[str]:
-    """The fields in which two configs differ, but for what says where they come from."""
+    """Yield the fields in which two configs differ, but for those that say where they come from."""
     one, other = ours.to_dict(), theirs.to_dict()
     for name in one.keys() | other.keys():
         if one.get(name) != other.get(name) and name not in ("dtype", "architectures", "transformers_version"):
@@ -75,7 +75,7 @@ def differences(ours: PreTrainedConfig, theirs: PreTrainedConfig) -> Iterator[st
 
 @pytest.mark.parametrize("family", INERT)
 def test_the_released_layout_is_the_same_model_to_transformers(family: str, tmp_path: Path) -> None:
-    """Its reading of the file differs from the config of the parity case by the inert keys alone."""
+    """Expect its reading of the file to differ from the config of the parity case by the inert keys alone."""
     plain = AutoConfig.for_model(family, **FIRST[family].config)
     plain.dtype = torch.float32
     plain.architectures = [each.architecture for each in FAMILIES if each.model_type == family]
@@ -90,7 +90,7 @@ def test_the_released_layout_is_the_same_model_to_transformers(family: str, tmp_
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_other_inputs_change_nothing(family: str) -> None:
-    """Keys of images, sound, further tokens and training pass, whatever else their names say; a section is named."""
+    """Expect keys of images, sound, further tokens and training to pass, whatever else their names say."""
     keys = {
         "use_vision_chunk_attention": True, "audio_norm_type": "rms", "mm_projector_bias": True, "video_scale": 3,
         "use_image_gate": True, "mtp_loss_scaling_factor": 0.1, "num_nextn_predict_layers_limit": 2,
@@ -118,7 +118,7 @@ STATED: tuple[tuple[str, str, Any, Any], ...] = (
 
 @pytest.mark.parametrize(("family", "name", "always", "other"), STATED)
 def test_a_setting_that_states_what_is_always_so(family: str, name: str, always: object, other: object) -> None:
-    """It is no unknown switch; another value of it is still refused, as the same switch is of other families."""
+    """Expect another value of it to be refused, and the same switch in other families."""
     fields = Fields({**CONFIGS[family], name: always}, "config.json")
     build(fields)
     assert fields.unread() == []

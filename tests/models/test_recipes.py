@@ -350,13 +350,13 @@ NVFP4_EXPERTS = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
 
 
 def mixed(*names: str, **more: Any) -> dict[str, Any]:
-    """ModelOpt's mixed precision, of these modules."""
+    """Make a section of ModelOpt's mixed precision with these modules."""
     layers = dict.fromkeys(names, NVFP4_EXPERTS)
     return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers, **more}
 
 
 def narrowed(values: dict[str, Any], section: dict[str, Any]) -> set[str]:
-    """The matrices of a model that a section stores narrower, by their paths; of mixtures the experts' as one."""
+    """Return the paths of the matrices that a section stores narrower; the experts of a mixture are one."""
     model = build(quantised(section, values))
     found = {path for path, op in model.ops() if isinstance(op, Experts) and any(op.stored.values())}
     matrices = {path for path, module in model.named_modules() if getattr(module, "stored", None) is not None}
@@ -380,7 +380,7 @@ EVERYWHERE = (
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_modules_of_a_larger_model_by_any_of_their_names(name: str) -> None:
-    """A list may have all experts of a layer, one, or the module around them, in the names of newer and older tools."""
+    """List all experts of a layer, one, or the module around them, in the names of newer and older tools."""
     stored = narrowed(QWEN3_5_MOE, mixed(name.format(1)))
     assert "model.layers.1.mlp.experts" in stored
     assert not {path for path in stored if not path.startswith("model.layers.1.mlp")}
@@ -390,7 +390,7 @@ def test_modules_of_a_larger_model_by_any_of_their_names(name: str) -> None:
 
 
 def test_a_shared_expert_and_a_head_that_are_listed() -> None:
-    """By their names in the checkpoint; what excludes a module counts before what lists it."""
+    """List them by their names in the checkpoint; what excludes a module counts before what lists it."""
     section = mixed("model.language_model.layers.0.mlp.shared_expert.up_proj", "lm_head", "mtp.layers.0.mlp.experts")
     assert narrowed(QWEN3_5_MOE, section) == {"model.layers.0.mlp.shared_experts.gate_up.up_proj", "lm_head"}
     assert narrowed(QWEN3_5_MOE, section | {"ignore": ["lm_*"]}) == {
@@ -409,7 +409,7 @@ def test_a_shared_expert_and_a_head_that_are_listed() -> None:
     ],
 )  # fmt: skip
 def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
-    """It is refused; it would leave the model's in a wider format without a word."""
+    """Expect a refusal: the recipe would leave the model's weights in a wider format without a word."""
     with pytest.raises(ModelRefused) as caught:
         build(quantised(section, QWEN3_5_MOE))
     assert says in str(caught.value)
@@ -426,7 +426,7 @@ def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
     ],
 )
 def test_a_section_that_does_not_name_its_method(section: dict[str, Any], name: str) -> None:
-    """Its producer or another of its keys does; a section that nobody signed is refused."""
+    """Expect its producer or another key to tell; a section that nobody signed is refused."""
     assert recipe_of(section).name == name
     with pytest.raises(ModelRefused, match="quantised by 'an unnamed method' are not known"):
         recipe_of({"producer": {"name": "someone"}, "quant_algo": "FP8"})

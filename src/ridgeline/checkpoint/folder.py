@@ -148,8 +148,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def leading_dtype(folder: Path) -> str | None:
-    """Return what transformers takes for the dtype of weights of which no config states it: that of the first tensor of
-    floats in the first file, by their names. None if there are no such weights, or their files are broken."""
+    """Return the dtype of the first tensor of floats in the first file, by name, which transformers takes if a config
+    states none. None if there are no such weights, or their files are broken."""
     try:
         paths = _files(folder)
         entries = read_header(paths[0]) if paths else {}

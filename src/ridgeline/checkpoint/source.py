@@ -261,8 +261,8 @@ def _component(name: str, config: Path, kind: str = "") -> Component:
 
 
 def _with_dtype(component: Component) -> Component:
-    """A component whose config states the dtype of the weights beside it, if it does not do so at its top: a part of
-    the config may state another, and transformers goes by the weights. Quantised weights are in several."""
+    """Return a component whose config states the dtype of the weights next to it, if its top states none: a part of the
+    config may state another, and transformers goes by the weights. Quantised weights are in several dtypes."""
     config = component.config
     assert config is not None
     if any(config.has(section) for section in SECTIONS) or config.own_dtype is not None:
@@ -288,8 +288,8 @@ def _with_quantisation(fields: Fields) -> Fields:
 
 
 def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
-    """A config whose section is ModelOpt's, with what the section leaves out and ModelOpt's own file states: some
-    versions write the format of keys and values into the file alone."""
+    """Add to a config's section of ModelOpt's the keys that it leaves out and ModelOpt's own file states: some versions
+    write the format of keys and values into the file alone."""
     section = fields.value(SECTIONS[0])
     if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
         return fields
@@ -299,7 +299,7 @@ def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
 
 
 def _said(path: Path, own: str) -> dict[str, Any]:
-    """What of a quantiser's file is its own. own: the key that it stands under; "" for the whole file."""
+    """Return the settings in a quantiser's file. own: the key that they stand under; "" for the whole file."""
     values = read_object(path)
     said = values.get(own) if own else values
     if not isinstance(said, dict):

@@ -271,8 +271,8 @@ class Fields:
 
     @property
     def own_dtype(self) -> torch.dtype | None:
-        """The same of the top of the config alone: `dtype` or else `torch_dtype`, as transformers reads them. null and
-        "auto" state nothing."""
+        """The number format that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
+        null and "auto" state nothing."""
         for name in ("dtype", "torch_dtype"):
             stated = self.values.get(name)
             if stated not in (None, "", "auto"):
@@ -280,7 +280,7 @@ class Fields:
         return None
 
     def _dtype_called(self, name: str, stated: object) -> torch.dtype:
-        """The number format of a dtype as JSON spells it: `bfloat16`, and `torch.bfloat16` of configs written by
+        """Return the number format of a dtype as JSON spells it: `bfloat16`, or `torch.bfloat16` in configs written by
         hand."""
         try:
             return format_named(str(stated).removeprefix("torch.")).dtype

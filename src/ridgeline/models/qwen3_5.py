@@ -44,7 +44,7 @@ class PlainDeltaNet(GatedDeltaNet):
 
 
 def _read(fields: Fields, storage: Storage, width: int | None = None) -> Dimensions:
-    """Sizes, and what releases say beside them: gates are always there and states always in fp32."""
+    """Read the sizes and the settings that are the same in all releases: gates, and states in fp32."""
     if not fields.flag("attn_output_gate", True):
         raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
     fields.refuse_if("mamba_ssm_dtype", "float32")

@@ -42,5 +42,5 @@ class Place:
     spellings: tuple[str, ...] = ()
 
     def is_named(self, by: Callable[[str], bool]) -> bool:
-        """Whether a list of modules has the place under any of its names."""
+        """Return whether a list of modules has the place under any of its names."""
         return any(map(by, (self.name, *self.spellings)))

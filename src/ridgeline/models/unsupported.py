@@ -11,8 +11,8 @@ _VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
 
 
 def missing_for(name: str) -> str | None:
-    """What keeps a model, by the name of the catalogue, of its architecture or of its `model_type`, from being built;
-    None if it is not known to be missing anything."""
+    """Return a sentence with what is missing for a model that is not covered; None for any other model. name: of the
+    catalogue, of its architecture, or its `model_type`."""
     text = resources.files("ridgeline").joinpath("catalogue", "unsupported.toml").read_text(encoding="utf-8")
     entries = tomllib.loads(text)
     entry = next((entry for known, entry in entries.items() if _is_named(name, known, entry)), None)
@@ -24,14 +24,14 @@ def missing_for(name: str) -> str | None:
 
 
 def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a name is one of an entry's own. known: the name of the catalogue."""
+    """Return whether a name is one of an entry's own. known: the name of the catalogue."""
     architectures = (entry["architecture"], *entry.get("also", ()))
     stems = (known, *map(_stem, architectures))
     return name in architectures or _letters(name) in map(_letters, stems)
 
 
 def _is_copy(name: str, architecture: str) -> bool:
-    """Whether a name is an architecture's with another ending, or with a word more or less before it: copies of
+    """Return whether a name is an architecture's with another ending or a word more or less before it: copies of
     MiniMaxM3SparseForConditionalGeneration say MiniMaxM3ForCausalLM. Both have the version, and the word has none."""
     short, long = sorted((_stem(name), _stem(architecture)), key=len)
     more = long.removeprefix(short)

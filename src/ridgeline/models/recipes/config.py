@@ -72,7 +72,7 @@ def method_of(fields: Fields) -> str:
 
 
 def _section_of(fields: Fields) -> str | None:
-    """The name of the section at the top of a config that says how weights are stored."""
+    """Return the name of the section at the top of a config that says how weights are stored."""
     return next((name for name in SECTIONS if fields.has(name)), None)
 
 
