@@ -88,6 +88,27 @@ def test_a_tool_whose_weights_run(file: str, values: object, named: str, folder:
 
 
 @pytest.mark.parametrize(
+    ("section", "kv"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"producer": {"name": "modelopt"}, "quant_algo": "FP8", "kv_cache_scheme": None}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "int8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "fp8"}, None),
+    ],
+)
+def test_modelopt_s_file_states_what_its_section_leaves_out(
+    section: dict[str, object], kv: str | None, folder: Path
+) -> None:
+    """Check the format of keys and values: what the section states counts, and another tool's section takes nothing."""
+    write(folder / "config.json", LLAMA | {"quantization_config": section})
+    write(folder / "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}})
+    recipe = read_recipe(read_config(str(folder)))
+    assert (recipe.kv and recipe.kv.name) == kv
+    assert "fp8 tensor" in recipe.name
+
+
+@pytest.mark.parametrize(
     ("file", "values", "says"),
     [
         ("hf_quant_config.json", {}, "does not say how the weights are quantised"),

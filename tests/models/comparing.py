@@ -34,7 +34,12 @@ class Subject:
     def without(self) -> Model:
         """Ours with the same weights, but without the setting that the case is about."""
         values = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-        other = Fields({**values, **self.case.without}, "config.json")
+        text = values.get("text_config")
+        if text is None:
+            values |= self.case.without
+        else:
+            values["text_config"] = text | self.case.without
+        other = Fields(values, "config.json")
         model = build(other)
         fill(model, open_checkpoint(self.folder), family_of(other))
         return model

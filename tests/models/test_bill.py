@@ -45,6 +45,19 @@ INDEXED: dict[str, int] = {
 }
 
 
+# Configs as they are released, whose fields are nested, quantised or beside inert ones: billions of parameters of the
+# text, GB of weights and bytes of keys and values a token. Qwen3-Coder's and Kimi's are those that were published, and
+# DeepSeek's 671; the others' follow from the layouts of their tensors.
+RELEASED: dict[str, tuple[float, float, int]] = {
+    "Qwen__Qwen3-VL-2B-Instruct": (1.7206, 3.441, 114_688),
+    "Qwen__Qwen3.5-27B": (26.896, 53.792, 65_536),
+    "Qwen__Qwen3-Coder-480B-A35B-Instruct": (480.15, 960.3, 253_952),
+    "nvidia__Qwen3.6-35B-A3B-NVFP4": (34.66, 20.825, 10_240),
+    "moonshotai__Kimi-K2.5": (1026.4, 594.2, 70_272),
+    "Qwen__Qwen3-32B-FP8-Static-PerTensor": (32.762, 34.319, 131_072),
+}
+
+
 def bill_of(values: dict[str, Any]) -> Bill:
     """The bill of a config."""
     return bill(build(Fields(values, "config.json")))
@@ -52,7 +65,7 @@ def bill_of(values: dict[str, Any]) -> Bill:
 
 def test_the_cases_are_there() -> None:
     """Lists that lost their entries would pass."""
-    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (11, 11, 51)
+    assert (len(PUBLISHED), len(INDEXED), len(NAMES), len(RELEASED)) == (11, 11, 51, 6)
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
 
 
@@ -64,6 +77,27 @@ def test_published_counts(release: str, data_dir: Path) -> None:
     assert counted.total == pytest.approx(total * 1e9, rel=0.005)
     assert counted.active == pytest.approx(active * 1e9, rel=0.005)
     assert counted.total == sum(counted.parameters.values())
+
+
+@pytest.mark.parametrize("release", RELEASED)
+def test_released_layouts(release: str, data_dir: Path) -> None:
+    """Compare the parameters, the bytes of weights, and those of keys and values a token."""
+    model = build(read_config(str(data_dir / "configs" / release / "config.json")))
+    total, gigabytes, kept = RELEASED[release]
+    assert bill(model).total == pytest.approx(total * 1e9, rel=0.0005)
+    assert bill(model).nbytes == pytest.approx(gigabytes * 1e9, rel=0.0005)
+    assert sum(spec.bytes_per_token for spec in model.kv_specs) == kept
+
+
+def test_experts_in_4_bits_next_to_attention_in_8(data_dir: Path) -> None:
+    """Add up Qwen3.6-35B-A3B-NVFP4 from its sizes: 16 numbers of 4 bits share a scale of 8 bits."""
+    hidden, width, layers, full, vocabulary = 2048, 512, 40, 10, 248_320
+    narrow = layers * 257 * 3 * hidden * width + vocabulary * hidden
+    linear = (layers - full) * hidden * (8192 + 2 * 4096)
+    attention = full * hidden * (2 * 4096 + 2 * 512 + 4096)
+    plain = vocabulary * hidden + layers * 257 * hidden + (layers - full) * 2 * hidden * 32
+    counted = bill(build(read_config(str(data_dir / "configs" / "nvidia__Qwen3.6-35B-A3B-NVFP4" / "config.json"))))
+    assert counted.nbytes == pytest.approx(narrow * 4.5 / 8 + linear + attention + 2 * plain, rel=0.0005)
 
 
 @pytest.mark.parametrize("name", INDEXED)

@@ -246,7 +246,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not supported"),
     ("nemotron_h", {"hybrid_override_pattern": "MX"}, "hybrid_override_pattern 'MX' (layers_block_type) must name"),
-    ("nemotron_h", {"moe_latent_size": 12}, "moe_latent_size = 12 is not supported"),
+    ("nemotron_h", {"moe_latent_size": 12}, "moe_latent_size = 12 is not supported; missing: experts that read and"),
     ("nemotron_h", {"topk_group": 5}, "n_group 4 and topk_group 5 are not groups of 12 experts"),
     ("nemotron_h", {"num_experts_per_tok": 7}, "num_experts_per_tok 7 is more than the experts of topk_group 2"),
     ("nemotron_h", {"n_group": 12, "topk_group": 3}, "n_group 12 leaves one expert a group"),

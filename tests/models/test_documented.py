@@ -8,12 +8,13 @@ import pytest
 
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
-from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
+from ridgeline.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.bill import bill
 from ridgeline.models.families import DENOISERS, DRAWERS, ENCODER_DECODERS, VISION
 from ridgeline.models.kin import KIN
+from ridgeline.models.unsupported import missing_for
 from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
 from roofline.test_catalogue import RELEASES
 
@@ -103,6 +104,57 @@ def test_parameters_are_those_of_the_release(name: str) -> None:
     digits = len(SOURCES[name].partition(".")[2])
     counted = bill(build(read_config(name))).total / 1e9
     assert abs(counted - said) <= max(0.005 * said, 0.5 * 10**-digits)
+
+
+COPIES = {
+    "MiniMaxM3ForCausalLM": "an indexer picks the blocks that a token attends to",
+    "MiniMaxM3SparseForCausalLM": "an indexer picks the blocks that a token attends to",
+    "Step3p7FlashForCausalLM": "heads that are gated",
+    "Step3p7ForCausalLM": "heads that are gated",
+    "Gemma3nForCausalLM": "embeddings of each layer",
+    "DeepseekV32ForCausalLMMTP": "an indexer with keys of its own",
+    "Glm5NextForCausalLM": "an indexer with keys of its own",
+}
+OTHERS = ("MiniMaxForCausalLM", "MiniMaxM1ForCausalLM", "Step3ForCausalLM", "KimiForCausalLM", "FalconForCausalLM")
+
+
+@pytest.mark.parametrize("name", [*COPIES, *OTHERS])
+def test_a_copy_of_a_refused_family_under_another_name(name: str) -> None:
+    """Expect the table's reason and name; a family that only begins alike has no reason of another."""
+    with pytest.raises(ModelRefused) as caught:
+        build(Fields({"architectures": [name]}, "c"))
+    if name in OTHERS:
+        assert f"architecture {name} is not supported; " in str(caught.value)
+        assert "missing" not in str(caught.value)
+    else:
+        assert COPIES[name] in str(caught.value)
+        assert f"architecture {name} (" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["minimax_m3_vl", "step3p7", "glm_moe_dsa", "deepseek_v32", "gemma3n", "kimi_linear"])
+def test_a_refused_family_by_its_model_type(kind: str) -> None:
+    """Expect a reason if the config names no architecture, or one that nobody knows."""
+    for names in ([], ["CopyForCausalLM"]):
+        with pytest.raises(ModelRefused, match="is not supported yet; missing: "):
+            build(Fields({"architectures": names, "model_type": kind}, "c"))
+
+
+def test_nothing_that_is_built_is_taken_for_a_copy() -> None:
+    """Look for no architecture and no model_type that is built."""
+    built = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *VISION, *KIN, *DENOISERS)
+    assert [known for known in built if missing_for(known.architecture) or missing_for(known.model_type)] == []
+
+
+@pytest.mark.parametrize("section", ["llm_config", "language_config", "text_config"])
+def test_a_larger_model_that_is_not_known(section: str) -> None:
+    """Expect the refusal to name the section that a family builds."""
+    half = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    for values in ({section: half}, {"thinker_config": {"text_config": half}}):
+        with pytest.raises(ModelRefused, match=r"is a Qwen2ForCausalLM, which is: give that section as a config\.json"):
+            build(Fields({"architectures": ["AnyChatModel"], **values}, "c"))
+    with pytest.raises(ModelRefused) as caught:
+        build(Fields({"architectures": ["AnyChatModel"], section: {"model_type": "xlstm"}}, "c"))
+    assert "give that section" not in str(caught.value)
 
 
 def test_a_refused_architecture_says_so_of_its_config(tmp_path: Path) -> None:

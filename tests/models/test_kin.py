@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
 from models.parity_cases import CASES
+from models.released import COMMON, INERT, half_as_released
 from ridgeline.checkpoint import load_model
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.kin import KIN
@@ -21,6 +22,7 @@ from support.engines import uncached_logits
 
 TOLERANCE = 1e-5  # of the largest |logit|
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6]
+FAMILY_OF = {kin.model_type: kin.of for kin in KIN if kin.of}
 _TEXT = {case.id: dict(case.config) for case in CASES}
 _AXES = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 2, 1]}
 _TURNS = _AXES | {"mrope_interleaved": True}
@@ -124,13 +126,17 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def saved(kind: str, folder: Path) -> PreTrainedModel:
-    """A small model of both halves, as transformers saves it in a folder."""
+    """A small model of both halves, as transformers saves it in a folder, with the config.json of a release."""
     config = AutoConfig.for_model(kind.partition(" ")[0], **HALVES[kind])
     config._attn_implementation = config._experts_implementation = "eager"
     with torch.device("cpu"):
         theirs = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     fill_random(theirs, seed=7)
     theirs.save_pretrained(folder)
+    path = folder / "config.json"
+    values = half_as_released(json.loads(path.read_text(encoding="utf-8")))
+    values["text_config"] |= COMMON | INERT[FAMILY_OF.get(values["model_type"], values["text_config"]["model_type"])]
+    path.write_text(json.dumps(values), encoding="utf-8")
     if kind == "kimi_k25":  # transformers calls the text's layers blocks, as releases call the vision half's
         path, text = folder / "model.safetensors", "language_model.model."
         renamed = {name.replace(f"{text}blocks.", f"{text}layers."): tensor for name, tensor in load_file(path).items()}

@@ -18,6 +18,7 @@ from models import comparing
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from models.conftest import MadeOnce
 from models.parity_cases import CASES, ParityCase
+from models.released import as_released
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -101,7 +102,7 @@ def made(case: ParityCase, folder: Path) -> Subject:
 
 
 def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
-    """Save transformers' model in the layout of the case."""
+    """Save transformers' model as its family is released, and in the layout of the case."""
     layout = case.layout
     saved = theirs.base_model if "bare" in layout else theirs
     saved.save_pretrained(folder, max_shard_size="20KB" if "sharded" in layout else "1GB")
@@ -122,13 +123,13 @@ def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
             rope = rope["full_attention"]
         values["rope_theta"] = rope.pop("rope_theta")
         values["rope_scaling"] = rope | {"type": rope.pop("rope_type")}
-        values["torch_dtype"] = values.pop("dtype")
     if "experts stacked" in layout:
         save_file(stacked(load_file(file)), file)
-    if "no architectures" in layout:
-        del values["architectures"]
     if "no layer types" in layout:  # releases say `max_window_layers` alone
         del values["layer_types"]
+    values = as_released(values)
+    if "no architectures" in layout:
+        del values["architectures"]
     config.write_text(json.dumps(values), encoding="utf-8")
 
 

@@ -346,6 +346,92 @@ def test_each_layer_in_an_algorithm_of_its_own() -> None:
         recipe_of(section | {"quantized_layers": experts})
 
 
+NVFP4_EXPERTS = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
+
+
+def mixed(*names: str, **more: Any) -> dict[str, Any]:
+    """Make a section of ModelOpt's mixed precision with these modules."""
+    layers = dict.fromkeys(names, NVFP4_EXPERTS)
+    return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers, **more}
+
+
+def narrowed(values: dict[str, Any], section: dict[str, Any]) -> set[str]:
+    """Return the paths of the matrices that a section stores narrower; the experts of a mixture are one."""
+    model = build(quantised(section, values))
+    found = {path for path, op in model.ops() if isinstance(op, Experts) and any(op.stored.values())}
+    matrices = {path for path, module in model.named_modules() if getattr(module, "stored", None) is not None}
+    matrices = {path.removesuffix(".matrix") for path in matrices}
+    return found | {path for path in matrices if ".experts" not in path}
+
+
+QWEN3_5_MOE = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "vision_config": {"depth": 1},
+    "text_config": CONFIGS["qwen3_5_moe_text"] | {"tie_word_embeddings": False},
+}  # fmt: skip
+EVERYWHERE = (
+    "model.language_model.layers.{}.mlp.experts",  # of transformers 5
+    "language_model.model.layers.{}.mlp.experts",  # of transformers 4
+    "model.layers.{}.mlp.experts",  # of the text alone
+    "layers.{}.mlp.experts",  # of the bare model
+    "model.language_model.layers.{}.mlp.experts.3",
+    "model.language_model.layers.{}.mlp",
+)
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_modules_of_a_larger_model_by_any_of_their_names(name: str) -> None:
+    """List all experts of a layer, one, or the module around them, in the names of newer and older tools."""
+    stored = narrowed(QWEN3_5_MOE, mixed(name.format(1)))
+    assert "model.layers.1.mlp.experts" in stored
+    assert not {path for path in stored if not path.startswith("model.layers.1.mlp")}
+    everything = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": [name.format(1)]}
+    assert "model.layers.0.mlp.experts" in narrowed(QWEN3_5_MOE, everything)
+    assert ("model.layers.1.mlp.experts" in narrowed(QWEN3_5_MOE, everything)) == name.endswith(".3")
+
+
+def test_a_shared_expert_and_a_head_that_are_listed() -> None:
+    """List them by their names in the checkpoint; what excludes a module counts before what lists it."""
+    section = mixed("model.language_model.layers.0.mlp.shared_expert.up_proj", "lm_head", "mtp.layers.0.mlp.experts")
+    assert narrowed(QWEN3_5_MOE, section) == {"model.layers.0.mlp.shared_experts.gate_up.up_proj", "lm_head"}
+    assert narrowed(QWEN3_5_MOE, section | {"ignore": ["lm_*"]}) == {
+        "model.layers.0.mlp.shared_experts.gate_up.up_proj"
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        (mixed("lm_head", "model.language_model.layers.7.mlp.experts"), "has no model.language_model.layers.7.mlp.exp"),
+        (mixed("lm_head", "a.b", "c.d", "model.visual.blocks.0.attn.proj"), "has no a.b and 1 more modules; give"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"0": {"targets": ["re:.*w1"], "weights": PACKED}}},
+         "compressed-tensors int4 g128, but the model has no weight for that"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["*"]}, "the model has no weight for that"),
+    ],
+)  # fmt: skip
+def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
+    """Expect a refusal: the recipe would leave the model's weights in a wider format without a word."""
+    with pytest.raises(ModelRefused) as caught:
+        build(quantised(section, QWEN3_5_MOE))
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ({"producer": {"name": "modelopt", "version": "0.31.0"}, "quant_algo": "FP8"}, "modelopt fp8 tensor"),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, "modelopt nvfp4"),
+        ({"load_in_8bit": True}, "bitsandbytes int8 channel"),
+        ({"load_in_4bit": True, "load_in_8bit": False}, "bitsandbytes fp4"),
+    ],
+)
+def test_a_section_that_does_not_name_its_method(section: dict[str, Any], name: str) -> None:
+    """Expect its producer or another key to tell; a section that nobody signed is refused."""
+    assert recipe_of(section).name == name
+    with pytest.raises(ModelRefused, match="quantised by 'an unnamed method' are not known"):
+        recipe_of({"producer": {"name": "someone"}, "quant_algo": "FP8"})
+
+
 # -- arithmetic, keys and values, and ranks ----------------------------------------------------------------------------
 
 
@@ -388,6 +474,7 @@ def test_products_side_by_side_that_are_stored_otherwise() -> None:
         (W8A8_FP8 | {"kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}, 1.0),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, 1.0),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}, 0.5625),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": "FP8"}, 1.0),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, 1.0625),
     ],
 )

@@ -154,6 +154,18 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, entries, files)
 
 
+def leading_dtype(folder: Path) -> str | None:
+    """Return the dtype of the first tensor of floats in the first file, by name, which transformers takes if a config
+    states none. None if there are no such weights, or their files are broken."""
+    try:
+        paths = _files(folder)
+        entries = read_header(paths[0]) if paths else {}
+    except ModelRefused:  # whoever loads the weights says what is wrong with them
+        return None
+    kinds = (entries[name].dtype for name in sorted(entries))
+    return next((str(_DTYPES[kind]).removeprefix("torch.") for kind in kinds if kind in _DTYPES), None)
+
+
 def _files(folder: Path) -> list[Path]:
     """The files that hold a folder's weights: the shards of its index, else its one file, else all there are.
 

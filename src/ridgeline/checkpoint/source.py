@@ -1,7 +1,7 @@
 """Source: what the name of a model stands for, found and read once: its components, their configs, its defaults."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -16,12 +16,13 @@ from ridgeline.checkpoint.catalogue import (
     pipeline_entry,
     spelt_as,
 )
+from ridgeline.checkpoint.folder import leading_dtype
 from ridgeline.checkpoint.gguf_config import read_gguf_config
 from ridgeline.checkpoint.gguf_header import GGUFHeader, is_gguf, read_gguf_header
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.models.families import not_built
 from ridgeline.models.fields import Fields, ModelRefused, read_object
-from ridgeline.models.recipes import SECTIONS
+from ridgeline.models.recipes import SECTIONS, method_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 BUILTIN = _PACKAGE / "builtin"
@@ -29,8 +30,9 @@ BUILTIN = _PACKAGE / "builtin"
 MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
 _PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
 # What quantisers write beside a config.json that does not mention them: the method, and what of the file is its own.
+_MODELOPT_FILE = "hf_quant_config.json"
 _QUANTISED = {
-    "hf_quant_config.json": ("modelopt", "quantization"),
+    _MODELOPT_FILE: ("modelopt", "quantization"),
     "quantize_config.json": ("gptq", ""),
     "quant_config.json": ("awq", ""),
 }
@@ -225,7 +227,7 @@ def _of_folder(name: str, folder: Path, config: Path) -> Source:
     if index.is_file() and not config.is_file():
         entries = read_object(index)
         return Source(name, folder, _listed_in(entries, folder), defaults, str(entries.get("_class_name", "pipeline")))
-    components = {MODEL: _component(MODEL, config)} if config.is_file() else {}
+    components = {MODEL: _with_dtype(_component(MODEL, config))} if config.is_file() else {}
     if adapter.is_file():
         components[ADAPTER] = _component(ADAPTER, adapter, str(read_object(adapter).get("peft_type", "of no type")))
     return Source(name, folder, components, defaults)
@@ -260,21 +262,51 @@ def _component(name: str, config: Path, kind: str = "") -> Component:
     return Component(name, config.parent, kind, fields)
 
 
+def _with_dtype(component: Component) -> Component:
+    """Return a component whose config states the dtype of the weights next to it, if its top states none: a part of the
+    config may state another, and transformers goes by the weights. Quantised weights are in several dtypes."""
+    config = component.config
+    assert config is not None
+    if any(config.has(section) for section in SECTIONS) or config.own_dtype is not None:
+        return component
+    dtype = leading_dtype(component.folder)
+    if dtype is None:
+        return component
+    return replace(component, config=Fields({**config.values, "dtype": dtype}, config.source, config.elsewhere))
+
+
 def _with_quantisation(fields: Fields) -> Fields:
     """A config with what a quantiser says in a file beside it, as the section that it would be in the config. Raises
     ModelRefused for a file that says nothing."""
+    folder = Path(fields.source).parent
     if any(fields.has(section) for section in SECTIONS):
-        return fields
+        return _with_modelopt_file(fields, folder / _MODELOPT_FILE)
     for file, (method, own) in _QUANTISED.items():
-        path = Path(fields.source).parent / file
+        path = folder / file
         if path.is_file():
-            values = read_object(path)
-            said = values.get(own) if own else values
-            if not isinstance(said, dict):
-                raise ModelRefused(f"{path} does not say how the weights are quantised ({own!r} is missing)")
-            section = {SECTIONS[0]: {"quant_method": method, **said}}
+            section = {SECTIONS[0]: {"quant_method": method, **_said(path, own)}}
             return Fields({**fields.values, **section}, fields.source, {SECTIONS[0]: str(path)})
     return fields
+
+
+def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
+    """Add to a config's section of ModelOpt's the keys that it leaves out and ModelOpt's own file states: some versions
+    write the format of keys and values into the file alone."""
+    section = fields.value(SECTIONS[0])
+    if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
+        return fields
+    said = _said(path, _QUANTISED[_MODELOPT_FILE][1])
+    merged = {**section, **{key: value for key, value in said.items() if section.get(key) is None}}
+    return Fields({**fields.values, SECTIONS[0]: merged}, fields.source, fields.elsewhere)
+
+
+def _said(path: Path, own: str) -> dict[str, Any]:
+    """Return the settings in a quantiser's file. own: the key that they stand under; "" for the whole file."""
+    values = read_object(path)
+    said = values.get(own) if own else values
+    if not isinstance(said, dict):
+        raise ModelRefused(f"{path} does not say how the weights are quantised ({own!r} is missing)")
+    return said
 
 
 def _listed(components: Iterable[Component]) -> str:

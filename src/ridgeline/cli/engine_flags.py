@@ -45,10 +45,11 @@ class EngineFlags:
         from ridgeline.checkpoint.source import as_source
         from ridgeline.engine import EngineSettings
         from ridgeline.engine.scheduler import Limits
+        from ridgeline.models.building import stored_dtype
         from ridgeline.ops.formats import format_of
 
         source = as_source(model)
-        stored = format_of(source.config.dtype)
+        stored = format_of(stored_dtype(source.config))
         _check_format(
             "--dtype", self.dtype, stored, f"{source.name} is stored in {stored.long}, and is never converted"
         )

@@ -1,5 +1,6 @@
 """The model of a config, on the meta device: to be priced, or to be filled and run."""
 
+import re
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,9 @@ from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
-from ridgeline.models.storage import Storage
+from ridgeline.models.recipes.module_names import beginnings
+from ridgeline.models.storage import Place, Storage
+from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 
@@ -40,7 +43,7 @@ def build(
             model = family.build(fields, storage).eval()
             assert isinstance(model, Model)
             if recipe.name:
-                _store(model, recipe, family)
+                _store(fields, model, recipe, family)
                 model.passed_over = (*model.passed_over, *recipe.passed_over)
                 model.recipe = recipe.name
     except ModelRefused:
@@ -49,6 +52,7 @@ def build(
         raise DivisionRefused(f"{fields.source}: {error}") from None
     except ValueError as error:  # what an op found when it divided itself
         raise fields.refuse(str(error)) from None
+    fields.pass_over_other_inputs()
     fields.refuse_unread()
     return model
 
@@ -103,12 +107,42 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
 
 
 def stored_dtype(fields: Fields) -> torch.dtype:
-    """What numbers are stored in that no recipe narrows; bf16 where a quantised config does not say it."""
-    stated = fields.values.get("dtype") or fields.values.get("torch_dtype")
-    return torch.bfloat16 if not stated and read_recipe(fields).name else fields.dtype
+    """Return the format of the numbers that no recipe narrows: bf16 if a quantised config does not state it."""
+    return fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
 
 
-def _store(model: Model, recipe: Recipe, family: Family) -> None:
-    """Store a model as a recipe says, which knows each place by its name in the family's checkpoints."""
-    choose = recipe.choice(model)
-    model.store(lambda place: choose(replace(place, name=family.checkpoint_name(place.name))))
+def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None:
+    """Store a model as a recipe says, which knows each place by its names in the family's checkpoints. Raises
+    ModelRefused for a recipe of other weights: it would leave the model's in a wider format without a word."""
+    choose, known, narrowed = recipe.choice(model), set[str](), False
+
+    def chosen(place: Place) -> WeightFormat | None:
+        nonlocal narrowed
+        name, *others = (each for spelt in family.spellings(place.name) for each in (spelt, *_of_all_experts(spelt)))
+        named = replace(place, name=name, spellings=tuple(others))
+        known.update(*map(beginnings, (name, *others)))
+        stored = choose(named)
+        narrowed |= stored is not None
+        return stored
+
+    model.store(chosen)
+    passed_over = (*family.ignored, *model.passed_over)
+    missing = [
+        module
+        for module in recipe.listed
+        if module not in known and not any(re.fullmatch(pattern, f"{module}.weight") for pattern in passed_over)
+    ]
+    if missing or not narrowed:
+        what = f"{missing[0]} and {len(missing) - 1} more modules" if len(missing) > 1 else "".join(missing)
+        raise fields.refuse(
+            f"its weights are said to be stored as {recipe.name}, but the model has no {what or 'weight for that'}; "
+            "give the config.json of this checkpoint, with its quantisation"
+        )
+
+
+def _of_all_experts(name: str) -> tuple[str, ...]:
+    """Return what a list may call the matrices of all experts of a layer that the first expert's is one of."""
+    mixture, _, matrix = name.partition(".experts.0.")
+    if not matrix:
+        return ()
+    return (f"{mixture}.experts.{'gate_up_proj' if matrix in ('gate_proj', 'up_proj') else matrix}",)

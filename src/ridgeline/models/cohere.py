@@ -53,7 +53,7 @@ def build_second(fields: Fields, storage: Storage) -> Decoder:
         fields.refuse_but(name, only)
     fields.refuse_if("use_qk_norm")
     fields.refuse_if("position_embedding_type", "rope_gptj")
-    fields.passed_over("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing")
+    fields.passed_over("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing", "use_parallel_embedding")
     d, rope = _read(fields, storage, 10_000.0)
     window, is_local = read_window(fields, UNSTATED_WINDOW), all_but_every(fields, 4)
 

@@ -24,6 +24,7 @@ def read_windows(fields: Fields) -> tuple[int | None, ...]:
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """EXAONE 4.0 of every size."""
+    fields.refuse_but("use_qk_norm", True)
     d = read_dimensions(fields, storage)
     rope, windows, norms = read_rope(fields, d.head_dim), read_windows(fields), Norms.rms(d)
     hybrid = read_window(fields, UNSTATED_WINDOW) is not None

@@ -64,6 +64,9 @@ _PHI = (
     ("model.final_layernorm", "model.norm"),
 )
 
+# Where configs of larger models keep that of their text half.
+_TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
+
 FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.build),
     Family("MistralForCausalLM", "mistral", mistral.build),
@@ -243,16 +246,29 @@ def family_of(fields: Fields) -> Family:
     called = name or kind
     if not called:
         raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
-    missing = not_built(called)
+    missing = not_built(called) or (not_built(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
     families: tuple[Family | Kin, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
-    raise fields.refuse(
-        f"architecture {called} is not supported{nearest} `ridgeline plan --list` shows models of those that are"
-    )
+    known = "`ridgeline plan --list` shows models of those that are"
+    raise fields.refuse(f"architecture {called} is not supported{_text_inside(fields)}{nearest} {known}")
+
+
+def _text_inside(fields: Fields) -> str:
+    """Return what a user can do with a larger model that is not known but whose config has a section that is the config
+    of a family, for the middle of a refusal; "" if it has none."""
+    for path in _TEXT_SECTIONS:
+        section: object = fields.values
+        for name in path.split("."):
+            section = section.get(name) if isinstance(section, dict) else None
+        inside = Fields(section if isinstance(section, dict) else {}, path)
+        for family in FAMILIES:
+            if family.builds(inside.architecture) or inside.values.get("model_type") == family.model_type:
+                return f" (its {path} is a {family.architecture}, which is: give that section as a config.json)"
+    return ""
 
 
 def _of_kin(kin: Kin, fields: Fields) -> Family:

@@ -53,7 +53,12 @@ class Family:
 
     def checkpoint_name(self, name: str) -> str:
         """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
+        return self.spellings(name)[0]
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """Return every name that checkpoints and lists of modules have for a module or a tensor of the model: first the
+        usual one, then those of older or newer tools, of the text half alone and of the bare model."""
         for theirs, ours in reversed(self.renames):
             name = name.replace(ours, theirs)
-        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[1])), ("", ""))
-        return theirs + name.removeprefix(ours)
+        begun = (theirs + name.removeprefix(ours) for theirs, ours in self.prefixes if name.startswith(ours))
+        return tuple(dict.fromkeys((*begun, name, name.removeprefix(self.trunk))))

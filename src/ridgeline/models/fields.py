@@ -22,19 +22,27 @@ MAX_FILE = 16 << 20  # bytes of JSON, a hundred times the largest config; parsin
 _MAX_NUMBER = sys.float_info.max
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _MAX_SHOWN = 200  # characters of an absurd value
+_TEXT = "text_config"
 
-# Fields that say nothing about what a forward computes: of transformers' own, of training, of generation.
+# Fields that say nothing about what a forward computes: of transformers' own, of training, of generation, of layers
+# that predict the tokens after the next. tests/models/test_inert.py holds them to what transformers' models read.
 _BOOKKEEPING = re.compile(
     r"_(name_or_path|commit_hash|attn_\w+|class_name|diffusers_version|num_labels|from_model_config|pre_quantization\w*)"
     r"|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
-    r"|.*_token|.*_token_ids?|.*token_index|.*suppress_tokens|id2label|label2id|num_labels|problem_type"
+    r"|.*_token|.*_token_ids?|.*token_index|.*placeholder|ignore_index|.*suppress_tokens"
+    r"|id2label|label2id|num_labels|problem_type"
     r"|finetuning_task|task_specific_params|prefix|pruned_heads|is_decoder|tie_encoder_decoder"
-    r"|.*dropout.*|.*pdrop|.*layerdrop|initializer_.*|.*init_std|.*aux_loss.*|.*loss_coef|.*jitter.*|.*_loss"
+    r"|.*dropout.*|.*pdrop|.*layerdrop|initializer_.*|.*init_std|.*aux_loss.*|.*_loss(_.*)?|loss_.*|.*jitter.*"
+    r"|.*_update_(rate|speed)|label_smoothing.*|.*recompute.*|deepspeed.*|megatron.*|(.*_)?(mtp|nextn)(_.*)?"
     r"|summary_.*|output_(attentions|hidden_states|router_logits|past|scores)|return_dict.*|use_cache|torchscript"
     r"|gradient_checkpointing|use_bfloat16"
     r"|chunk_size_feed_forward|pretraining_tp|ep_size|reorder_and_upcast_attn|.*flash_att.*|.*attn_impl.*|fused?_.*"
     r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
     r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
+)
+# Fields about what else than text a model reads. Sections are named to people all the same.
+_OTHER_INPUTS = re.compile(
+    r"(?!.*_config$)(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)(_.*)?"
 )
 # Parts of names that change what is computed, in the configs of one family or another.
 _COMPUTES = re.compile(
@@ -108,6 +116,12 @@ class Fields:
     def passed_over(self, *names: str) -> None:
         """Fields that mean nothing to this family, or nothing beside what others say."""
         self._read.update(names)
+
+    def pass_over_other_inputs(self) -> None:
+        """Pass over the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
+        self.passed_over(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
+        for inner in self._inner.values():
+            inner.pass_over_other_inputs()
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
@@ -220,11 +234,11 @@ class Fields:
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
-    def refuse_but(self, name: str, only: Any) -> None:
+    def refuse_but(self, name: str, *only: Any) -> None:
         """Refuse any value but `only`, absent and null: of what releases say and the reference takes for granted."""
         value = self.value(name)
-        if value is not None and value != only:
-            raise self.refuse(f"{name} = {_shown(value)} is not supported; {only} is")
+        if value is not None and value not in only:
+            raise self.refuse(f"{name} = {_shown(value)} is not supported; {' and '.join(map(str, only))} is")
 
     @property
     def architecture(self) -> str:
@@ -246,12 +260,34 @@ class Fields:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format that the weights are stored in; fp32 where the config does not say."""
-        name = self.values.get("dtype") or self.values.get("torch_dtype") or "float32"
+        """The number format that the weights are stored in; fp32 if the config does not say."""
+        return self.stated_dtype or torch.float32
+
+    @property
+    def stated_dtype(self) -> torch.dtype | None:
+        """The number format that the config states for its weights, at its top or else in its `text_config`; None if it
+        states none."""
+        text = self.values.get(_TEXT)
+        inner = Fields(text, f"{self.source}: {_TEXT}").own_dtype if isinstance(text, Mapping) else None
+        return self.own_dtype or inner
+
+    @property
+    def own_dtype(self) -> torch.dtype | None:
+        """The number format that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
+        null and "auto" state nothing."""
+        for name in ("dtype", "torch_dtype"):
+            stated = self.values.get(name)
+            if stated not in (None, "", "auto"):
+                return self._dtype_called(name, stated)
+        return None
+
+    def _dtype_called(self, name: str, stated: object) -> torch.dtype:
+        """Return the number format of a dtype as JSON spells it: `bfloat16`, or `torch.bfloat16` in configs written by
+        hand."""
         try:
-            return format_named(str(name)).dtype
+            return format_named(str(stated).removeprefix("torch.")).dtype
         except ValueError as error:
-            raise self.refuse(str(error)) from None
+            raise self.refuse(f"{name}: {error}") from None
 
 
 def _is_positive(value: object) -> bool:

@@ -26,6 +26,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     """Gemma 3 of every size."""
     for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
         fields.refuse_if(name)
+    fields.refuse_but("use_qk_norm", True)
     fields.passed_over("hidden_act")  # releases say it again under the name that is read
     head_dim = fields.count("head_dim", UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")

@@ -14,8 +14,9 @@ class Kin:
 
     model_type: as of Family. of: the model_type of that family; of a text half whose config names its own, "". section:
     where the config of the text half is; "" where there is no other half. prefixes: as of Family; ignored: too, beside
-    the family's own. passed_over: fields that mean nothing to the text. unstated: what it takes where that section does
-    not say it and the family takes something else. always: what it takes in any case.
+    the family's own. passed_over: fields that mean nothing to the text, if the config has no section of it. unstated:
+    what it takes where that section does not say it and the family takes something else. always: what it takes in any
+    case.
     """
 
     architecture: str
@@ -38,6 +39,8 @@ class Kin:
             if missing is not None:
                 raise fields.refuse(f"{missing} is missing, and so is {self.section}; one of them is needed")
             return fields
+        # The text half is built from its section alone. Its family reads none of what stands around it.
+        fields.passed_over(*(name for name in fields.values if not name.endswith(_OTHER_SECTION)))
         inner = fields.inner(self.section, "tie_word_embeddings", "torch_dtype", "dtype", unstated=unstated)
         inner.passed_over(*SECTIONS)  # of the weights: `read_recipe` reads it
         for name, only in self.always.items():
@@ -45,6 +48,7 @@ class Kin:
         return inner
 
 
+_OTHER_SECTION = "_config"  # the end of the name of another half's section, which `show` names
 # How a tensor of a text half begins, in transformers 5 and before it, and how here.
 _TEXT_HALF = (
     ("model.language_model.", "model."),
@@ -56,18 +60,16 @@ _LLAVA = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
 _LLAMA4 = (r"(model\.)?(vision_model|multi_modal_projector)\..*",)
 _KIMI = (r"(model\.)?(vision_tower|mm_projector)\..*",)
 _VISUAL = (r"(model\.)?visual\..*",)
-_PROJECTOR = ("projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer")
-_MERGED = ("projection_hidden_size", "projection_layer_norm_eps")
 _PREDICTED = r"model\.mtp_layers\..*"  # a layer that guesses the token after the next
 _ROUTED = {"norm_topk_prob": True, "use_sliding_window": False}  # Qwen3-VL's mixture, which has neither setting
-_MIMO = ("num_nextn_predict_layers", "attention_bias", "use_mrope")  # biases are as Qwen 2's, whatever it says
+_MIMO = ("attention_bias", "use_mrope")  # biases are as Qwen 2's, whatever it says
 
 KIN = (
     Kin("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
-    Kin("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA, _PROJECTOR),
+    Kin("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA),
     Kin("Llama4ForConditionalGeneration", "llama4", "llama4_text", "text_config", _TEXT_HALF, _LLAMA4),
-    Kin("KimiK25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI, _MERGED),
-    Kin("Kimi_K25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI, _MERGED),
+    Kin("KimiK25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
+    Kin("Kimi_K25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
     Kin(
         "Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", "text_config", _TEXT_HALF, _VISUAL,
         unstated={"rope_theta": 500_000.0},

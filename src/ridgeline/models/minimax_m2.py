@@ -24,9 +24,9 @@ _ALWAYS = {
     "layernorm_full_attention_beta": 1.0,
     "layernorm_mlp_beta": 1.0,
 }
-# Of layers that the model does not have: linear attention, dense MLPs, a shared expert, guesses at further tokens.
+# Of layers that the model does not have: linear attention, dense MLPs, a shared expert.
 _OF_OTHERS = (
-    "layernorm_linear_attention_beta", "mlp_intermediate_size", "shared_moe_mode", "use_mtp", "mtp_transformer_layers",
+    "layernorm_linear_attention_beta", "mlp_intermediate_size", "shared_moe_mode",
 )  # fmt: skip
 
 

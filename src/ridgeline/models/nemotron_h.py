@@ -34,8 +34,7 @@ _OF_MIXTURES = (
 )  # fmt: skip
 # Whatever the first says, one expert is shared; the last are of positions, which nothing turns.
 _OF_NOTHING = (
-    "n_shared_experts", "moe_shared_expert_overlap", "num_nextn_predict_layers", "mtp_layers_block_type",
-    "mtp_hybrid_override_pattern", "num_hidden_layers", "rms_norm_eps", "norm_eps",
+    "n_shared_experts", "moe_shared_expert_overlap", "num_hidden_layers", "rms_norm_eps", "norm_eps",
     "rope_theta", "partial_rotary_factor",
 )  # fmt: skip
 _OF_TRAINING = (
@@ -120,7 +119,11 @@ def read_sizes(fields: Fields) -> StateSpaceSizes:
 
 def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
     """A layer of experts. bias: of the one that all tokens share."""
-    fields.refuse_if("moe_latent_size")
+    if fields.value("moe_latent_size"):
+        raise fields.refuse(
+            f"moe_latent_size = {fields.value('moe_latent_size')!r} is not supported; missing: experts that read and "
+            "write a latent, with projections from the hidden states to it and back (Nemotron 3 Super)"
+        )
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     rule, shared = read_corrected(fields, sizes, 1.0), fields.count("moe_shared_expert_intermediate_size")
     return MixtureMixer(d, sizes, rule, names=("up_proj", "down_proj"), shared=shared, shared_bias=bias)

@@ -25,6 +25,7 @@ def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: in
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3, dense."""
+    fields.refuse_but("use_qk_norm", True)
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
     rope = read_rope(fields, d.head_dim)
 
@@ -36,7 +37,8 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 
 
 def build_mixture(fields: Fields, storage: Storage) -> Decoder:
-    """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
+    """Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B, which says what all of them have, and their kin."""
+    fields.refuse_but("use_qk_norm", True)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
     sizes = read_experts(fields, name, "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))

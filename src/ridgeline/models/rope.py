@@ -60,6 +60,7 @@ LLAMA = RopeDefaults()
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
     """The one rope of all layers. Raises ModelRefused for a scaling that is not built or a number that makes no
     sense."""
+    fields.refuse_but("use_rope", True)
     return _read(fields, rope_section(fields, unstated), head_dim, unstated)
 
 

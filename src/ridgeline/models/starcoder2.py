@@ -12,6 +12,7 @@ from ridgeline.ops.attention import Attention
 # What the code that trained them is told, and transformers does whatever they say.
 _TRAINING = (
     "activation_function", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    "layer_norm_epsilon",
 )  # fmt: skip
 
 

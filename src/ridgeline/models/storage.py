@@ -1,5 +1,6 @@
 """Storage: how a model is laid out in memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,10 +31,16 @@ class Place:
     """Where a model stores a matrix or the table of its tokens, for whoever chooses the format of it.
 
     name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of
-    all ranks together; of the embedding, the width of a row and the entries.
+    all ranks together; of the embedding, the width of a row and the entries. spellings: what other checkpoints and
+    quantisers call the module.
     """
 
     name: str
     kind: PlaceKind
     inputs: int
     outputs: int
+    spellings: tuple[str, ...] = ()
+
+    def is_named(self, by: Callable[[str], bool]) -> bool:
+        """Return whether a list of modules has the place under any of its names."""
+        return any(map(by, (self.name, *self.spellings)))

@@ -74,3 +74,12 @@ class Stored(nn.Module):
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
     """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""
     return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+
+
+def narrowed(full: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor of few numbers in the model's dtype if a checkpoint holds it in fp32, and as it is otherwise.
+
+    Qwen3.5 stores the decays and the norms of its recurrent layers in fp32 next to matrices in bf16. transformers reads
+    them in the model's dtype.
+    """
+    return full.to(dtype) if full.dtype == torch.float32 else full

@@ -6,7 +6,7 @@ of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in. `
 that plain weights are quantised to cost in quality.
 """
 
-from ridgeline.models.recipes.config import SECTIONS, read_recipe
+from ridgeline.models.recipes.config import SECTIONS, method_of, read_recipe
 from ridgeline.models.recipes.perplexity import costly_format
 from ridgeline.models.recipes.recipe import (
     PLAIN,
@@ -25,6 +25,7 @@ __all__ = [
     "WITH_HEAD",
     "Recipe",
     "costly_format",
+    "method_of",
     "quantised_recipe",
     "read_recipe",
     "recipe_named",

@@ -45,9 +45,9 @@ def read(section: Fields) -> Recipe:
     ignored = is_or_matches(section, names_listed(section, "ignore"))
 
     def choose(place: Place) -> WeightFormat | None:
-        if place.kind == "router" or ignored(place.name):
+        if place.kind == "router" or place.is_named(ignored):
             return None
-        by_name = next((group.stored for group in groups if group.named(place.name)), None)
+        by_name = next((group.stored for group in groups if place.is_named(group.named)), None)
         return by_name or next((group.stored for group in groups if place.kind in group.kinds), None)
 
     first = groups[0].stored

@@ -4,14 +4,14 @@ What each method stores is read off its own loader: transformers' integrations (
 bitsandbytes), AutoAWQ's WQLinear_GEMM and exclude_layers_to_not_quantize, GPTQModel's TorchQuantLinear.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import compressed_tensors, gguf, modelopt
-from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, names_listed, pattern
+from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, matches, names_listed, pattern
 from ridgeline.models.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, KVFormat, WeightFormat
@@ -19,6 +19,7 @@ from ridgeline.ops.formats import MXFP4, KVFormat, WeightFormat
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"
 _MAX_BITS, _MAX_GROUP = 8, 1 << 20
+_MODELOPT = "modelopt"
 
 # Keys that say how weights were quantised or how a library is to load them, not how they are stored.
 _ELSEWHERE = (
@@ -35,13 +36,10 @@ _ELSEWHERE = (
 def read_recipe(fields: Fields) -> Recipe:
     """How the weights of a config's checkpoint are stored, which one of several halves may say of its text alone.
     Raises ModelRefused, naming the method or the key, for what is not known here."""
-    name = next((name for name in SECTIONS if fields.has(name)), None)
+    name = _section_of(fields)
     if name is None:
         return read_recipe(fields.section(_TEXT)) if fields.has(_TEXT) else PLAIN
-    section = fields.section(name)
-    method = section.text("quant_method", "").lower()
-    if not method and name == "compression_config":
-        method = "compressed-tensors"
+    section, method = fields.section(name), method_of(fields)
     if method not in METHODS:
         raise section.refuse(
             f"weights quantised by {method or 'an unnamed method'!r} are not known; {', '.join(METHODS)} are "
@@ -50,6 +48,32 @@ def read_recipe(fields: Fields) -> Recipe:
     recipe = METHODS[method](section)
     section.passed_over(*_ELSEWHERE)
     return replace(recipe, unread=tuple(f"{name}.{key}" for key in section.unread()))
+
+
+def method_of(fields: Fields) -> str:
+    """Return the method that a config's own section names; "" if it has none, or names none.
+
+    Three tools leave it out where something else in the section says it: compressed-tensors, bitsandbytes' first
+    version and ModelOpt. Some versions of ModelOpt call its method by the formats too (`modelopt_fp4`).
+    """
+    name = _section_of(fields)
+    if name is None:
+        return ""
+    section = fields.section(name)
+    method = section.text("quant_method", "").lower()
+    if method:
+        return _MODELOPT if method.startswith(f"{_MODELOPT}_") else method
+    if name == "compression_config":
+        return "compressed-tensors"
+    if section.value("load_in_4bit") is True or section.value("load_in_8bit") is True:
+        return "bitsandbytes"
+    producer = section.value("producer")
+    return _MODELOPT if isinstance(producer, dict) and producer.get("name") == _MODELOPT else ""
+
+
+def _section_of(fields: Fields) -> str | None:
+    """Return the name of the section at the top of a config that says how weights are stored."""
+    return next((name for name in SECTIONS if fields.has(name)), None)
 
 
 def _named(method: str, stored: WeightFormat) -> str:
@@ -144,7 +168,7 @@ def _gptq(section: Fields) -> Recipe:
     def choose(place: Place) -> WeightFormat | None:
         if place.kind not in kinds:
             return None
-        return next((other for expression, other in own if expression.match(place.name)), stored)
+        return next((other for named, other in own if place.is_named(named)), stored)
 
     return Recipe(_named("gptq", stored), stored.bits, lambda _: choose)
 
@@ -163,14 +187,15 @@ def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
     return replace(stored, input_bits=32, ordered=says("desc_act").flag("desc_act", False))
 
 
-def _dynamic(section: Fields) -> Sequence[tuple[re.Pattern[str], WeightFormat | None]]:
+def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
     """The patterns of `dynamic`, and what the modules that match are stored in; None for the model's dtype."""
     listed = section.section("dynamic")
-    own: list[tuple[re.Pattern[str], WeightFormat | None]] = []
+    own: list[tuple[Matcher, WeightFormat | None]] = []
     for entry in listed.values:
         stored = _gptq_format(section, listed.section(entry))
         expression = entry.removeprefix("-:").removeprefix("+:")
-        own.append((pattern(listed, expression, entry), None if entry.startswith("-:") else stored))
+        named = partial(matches, [pattern(listed, expression, entry)])
+        own.append((named, None if entry.startswith("-:") else stored))
     return own
 
 
@@ -207,7 +232,7 @@ METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
         "gptq": _gptq,
         "bitsandbytes": _bitsandbytes,
         "mxfp4": _mxfp4,
-        "modelopt": modelopt.read,
+        _MODELOPT: modelopt.read,
         "gguf": gguf.read,
     }
 )

@@ -6,19 +6,20 @@ versions also config.json (`ignore`, `kv_cache_scheme`). The tensors are those o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.compressed_tensors import kv_scheme, stated_kv
-from ridgeline.models.recipes.module_names import globs, names_listed
+from ridgeline.models.recipes.module_names import Matcher, globs, names_listed
 from ridgeline.models.recipes.recipe import INPUT_SCALES, LINEAR, PLAIN, Recipe
 from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat
 
 MIXED = "MIXED_PRECISION"
 _MAX_GROUP = 1 << 20
+_EXPERT = re.compile(r"\.experts\.\d+(?=\.|$)")
 _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
 # matrix_bits: of 32 bits each, a scale of the inputs, and of NVFP4 a second one of the weights.
 ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
@@ -34,6 +35,7 @@ ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
         "MXFP8": WeightFormat("mxfp8", 8, (1, 32), 8, activations="fp8"),
         "NVFP4": NVFP4,
         "NVFP4_AWQ": replace(NVFP4, input_bits=16),
+        "W4A8_NVFP4_FP8": replace(NVFP4, activations="fp8"),
         "W4A16_NVFP4": replace(NVFP4, activations=None, matrix_bits=32),
         "MXFP4": MXFP4,
         "W4A8_MXFP4_FP8": replace(MXFP4, activations="fp8"),
@@ -59,34 +61,50 @@ def read(section: Fields) -> Recipe:
     algorithm = section.text("quant_algo", MIXED).upper()
     excluded = globs([*names_listed(section, "exclude_modules"), *names_listed(section, "ignore")])
     if algorithm == MIXED:
-        return replace(_mixed(section), kv=kv)
+        return replace(_mixed(section, excluded), kv=kv)
     stored = _format(section, algorithm)
 
     def choose(place: Place) -> WeightFormat | None:
-        return stored if place.kind in LINEAR and not excluded(place.name) else None
+        return stored if place.kind in LINEAR and not place.is_named(excluded) else None
 
     return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv, passed_over=INPUT_SCALES)
 
 
-def _mixed(section: Fields) -> Recipe:
-    """Each layer in an algorithm of its own; what is not listed is in the model's dtype."""
+def _mixed(section: Fields, excluded: Matcher) -> Recipe:
+    """Return the recipe of modules in an algorithm each. A module is one matrix, or what lies within it (all experts of
+    a layer); what is in no module that is listed is in the model's dtype."""
     listed = section.section("quantized_layers")
     by_name: dict[str, WeightFormat] = {}
-    for layer in listed.values:
-        own = listed.section(layer)
+    for module in listed.values:
+        own = listed.section(module)
         stored = _format(own, own.text("quant_algo").upper())
         # Experts are priced as one, so that all of a layer have to be stored alike.
-        if by_name.setdefault(re.sub(r"\.experts\.\d+\.", ".experts.0.", layer), stored) != stored:
-            raise listed.refuse(f"{layer} is stored otherwise than other experts of its layer; that is not priced")
+        if by_name.setdefault(_EXPERT.sub(".experts.0", module), stored) != stored:
+            raise listed.refuse(f"{module} is stored otherwise than other experts of its layer; that is not priced")
     if not by_name:
         raise section.refuse(f"quantized_layers is empty, and quant_algo is {MIXED}")
     commonest = max(set(by_name.values()), key=list(by_name.values()).count)
+
+    def choose(place: Place) -> WeightFormat | None:
+        if place.is_named(excluded):
+            return None
+        modules = (around for name in (place.name, *place.spellings) for around in _modules_around(name))
+        return next((by_name[module] for module in modules if module in by_name), None)
+
     return Recipe(
         f"modelopt {commonest.name} mixed",
         commonest.bits,
-        lambda _: lambda place: by_name.get(place.name),
+        lambda _: choose,
         passed_over=INPUT_SCALES,
+        listed=tuple(by_name),
     )
+
+
+def _modules_around(name: str) -> Iterator[str]:
+    """Yield a module's name and those of the modules around it, the nearest first."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
 def _format(section: Fields, algorithm: str) -> WeightFormat:
@@ -105,13 +123,15 @@ def _format(section: Fields, algorithm: str) -> WeightFormat:
 
 
 def _kv(section: Fields) -> KVFormat | None:
-    """The format of keys and values; None for the model's dtype."""
-    scheme = section.section("kv_cache_scheme")
-    if scheme.values:
-        return kv_scheme(scheme)
-    if not section.has("kv_cache_quant_algo"):
+    """Return the format of keys and values, from a scheme or from an algorithm's name; None for the model's dtype."""
+    scheme = section.value("kv_cache_scheme")
+    section.passed_over("kv_cache_quant_algo")  # next to a scheme
+    if scheme and not isinstance(scheme, str):
+        return kv_scheme(section.section("kv_cache_scheme"))
+    name = "kv_cache_scheme" if scheme else "kv_cache_quant_algo"
+    if not section.value(name):
         return None
-    algorithm = section.text("kv_cache_quant_algo")
+    algorithm = section.text(name).upper()
     if algorithm not in ("FP8", "INT8", "NVFP4"):
-        raise section.refuse(f"kv_cache_quant_algo {algorithm!r} is not known; FP8, INT8 and NVFP4 are")
+        raise section.refuse(f"{name} {algorithm!r} is not known; FP8, INT8 and NVFP4 are")
     return stated_kv(algorithm.lower())

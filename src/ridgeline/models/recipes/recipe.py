@@ -24,6 +24,7 @@ class Recipe:
     name: as it is said to people; "" where all is in the model's dtype. bits: of a number, as formats are ranked by
     width. choice: what chooses the format of each place in a model. kv: None for the model's dtype. unread: keys of a
     config's section that nobody has read. passed_over: patterns of tensors that the checkpoint has and nothing reads.
+    listed: modules that the config names one by one, each with a format; all of them must be in the model.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Recipe:
     kv: KVFormat | None = None
     unread: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
 
 
 def stored_in(
@@ -40,7 +42,7 @@ def stored_in(
     kept: Callable[[str], bool] = lambda _: False,
 ) -> WeightChoice:
     """One format for all places of these kinds, but for those that are `kept` in the model's dtype, by their names."""
-    return lambda place: stored if place.kind in kinds and not kept(place.name) else None
+    return lambda place: stored if place.kind in kinds and not place.is_named(kept) else None
 
 
 def uniform(stored: WeightFormat) -> Recipe:
