@@ -67,7 +67,7 @@ def test_no_figure_is_typed_and_each_number_is_used() -> None:
 
 
 def _cards_drawn(text: str) -> set[str]:
-    """Return the cards whose roofs a chapter's pictures show: of a calculator, and of the experiment that draws them."""
+    """Return the cards whose roofs a chapter's pictures show."""
     drawn = set(re.findall(r"^```\{calculator\} card=([\w.-]+)", text, re.MULTILINE))
     usual = signature(phases).parameters["device"].default
     for options in re.findall(r"^```\{picture\} lab phases(.*)$", text, re.MULTILINE):
