@@ -96,8 +96,8 @@ def test_figures_of_the_choice_before_are_no_ones(open_page: OpenPage, tales_ser
     held.pop().continue_()
     until(page, lambda: weights_shown(page) != before)
     assert (figures.get_attribute("aria-busy"), figures.get_attribute("inert")) == (None, None)
-    page.route("**/page/tables/*kv=int8*", lambda route: route.abort())
-    page.get_by_label("KV").select_option("int8")
+    page.route("**/page/tables/*kv=nvfp4*", lambda route: route.abort())
+    page.get_by_label("KV").select_option("nvfp4")
     page.get_by_role("alert").get_by_text("the server cannot be reached").wait_for()
     assert page.locator(".sentence, .take, .why, .sums").count() == 0
     page.get_by_label("KV").select_option("")
