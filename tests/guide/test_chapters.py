@@ -1,6 +1,7 @@
 """Chapters: what each must have, what none may say, and how blocks are run and compared."""
 
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,13 @@ from docs.guide.machinery.blocks import differs, run_chapter
 from docs.guide.machinery.chapters import GUIDE, ROOT, blocks_of, chapters, prose_of
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
-from ridgeline.guide.numbers import read_lock
+from ridgeline.cli.lab import phases
+from ridgeline.document.numbers import say
+from ridgeline.guide.numbers import read_lock, read_questions
 from ridgeline.guide.quiz import FOLDER
 from ridgeline.lab.exercise import EXERCISES
+from ridgeline.lab.ledger import TEXTS_A100
+from ridgeline.roofline.cards import load_card
 
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in chapters()}
 LESSONS = {name: text for name, text in TEXTS.items() if "```{quiz}" in text}
@@ -59,6 +64,44 @@ def test_no_figure_is_typed_and_each_number_is_used() -> None:
     assert typed == []
     used = set(re.findall(r"\{n\}`([^`]+)`", "".join(TEXTS.values())))
     assert used <= read_lock().keys()
+
+
+def _cards_drawn(text: str) -> set[str]:
+    """Return the cards whose roofs a chapter's pictures show."""
+    drawn = set(re.findall(r"^```\{calculator\} card=([\w.-]+)", text, re.MULTILINE))
+    usual = signature(phases).parameters["device"].default
+    for options in re.findall(r"^```\{picture\} lab phases(.*)$", text, re.MULTILINE):
+        named = re.search(r"--device (\S+)", options)
+        drawn.add(named[1] if named else usual)
+    return drawn
+
+
+def test_a_bandwidth_that_a_picture_shows_stands_in_the_text() -> None:
+    """A chapter that speaks of a card's bandwidth has that of its pictures too, from the same catalogue."""
+    lock = read_lock()
+    compared = 0
+    for name, text in TEXTS.items():
+        said = {lock[n].text for n in re.findall(r"\{n\}`([^`]+)`", text) if lock[n].text.endswith("B/s")}
+        for card in _cards_drawn(text) if said else ():
+            assert say(load_card(card).bandwidth, "B/s") in said, f"{name}: {card}"
+            compared += 1
+    assert compared
+
+
+def test_a_number_of_a_card_is_that_of_the_catalogue() -> None:
+    """But for the rounded A100 of the texts, which is one number with the ridge that follows from it."""
+    asked = read_questions()
+    cards = {
+        name: re.fullmatch(r"card\('([\w.-]+)'\)\.(bandwidth|peak\('bf16'\)|memory)", expression)
+        for name, (expression, _) in asked.items()
+    }
+    found = {name: match for name, match in cards.items() if match}
+    assert len(found) >= 14
+    for name, match in found.items():
+        card = load_card("a100-sxm-80gb" if match[1] == TEXTS_A100 else match[1])
+        true = {"bandwidth": card.bandwidth, "memory": card.memory}.get(match[2], card.peaks["bf16"])
+        wanted = 2e12 if (match[1], match[2]) == (TEXTS_A100, "bandwidth") else true
+        assert read_lock()[name].value == pytest.approx(wanted, rel=1e-5), name
 
 
 def test_terms_are_defined_and_used() -> None:

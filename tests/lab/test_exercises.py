@@ -1,8 +1,13 @@
 """Exercises: solutions pass their own check, which is held against the engine; stubs do not, and say so."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
@@ -93,7 +98,67 @@ def test_an_error_in_it_names_its_line(tmp_path: Path) -> None:
     [
         ([1.0, 2.0], [1.0, 2.000001], True), ([1.0], [1.0, 2.0], False), ((1, 2), [1, 2], True), ("a", "a", True),
         (1, 1.00001, True), (True, 1, False), (None, None, True), ([[1]], [[2]], False), (None, 0.0, False),
+        (math.nan, math.nan, True), (1.0, math.nan, False), ("ab", ["a", "b"], False), (b"ab", [97, 98], False),
+        ({"a": 1.0}, {"a": 1.000001}, True), ({"a": 1}, {"b": 1}, False), ({1, 2}, {2, 1}, True), ([1], {1}, False),
+        (np.float32(2.0), 2.0, True), (np.array([1, 2]), (1, 2), True), (torch.tensor([1.0]), [1.0], True),
+        (np.True_, True, True), (range(2), [0, 1], True), ({1: 1}, [1], False),
     ],
 )  # fmt: skip
 def test_what_is_the_same(given: object, wanted: object, equal: bool) -> None:
     assert same(given, wanted) is equal
+
+
+class _Mute:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class _Pair(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ((3, 1), "(3, 1)"), ((3,), "(3,)"), ((), "()"), ([3, 1], "[3, 1]"), ([], "[]"), ([(1.5, "a")], "[(1.5, 'a')]"),
+        ({"a": (1, 2.0)}, "{'a': (1, 2)}"), ({}, "{}"), ({2, 1}, "{1, 2}"), (set(), "set()"), (True, "True"),
+        (frozenset({1}), "frozenset({1})"), (math.nan, "nan"), (-math.inf, "-inf"), (None, "None"), ("5", "'5'"),
+        (np.float64(0.25), "0.25"), (np.int64(3), "3"), (np.bool_(True), "True"), (np.str_("é"), "'é'"),
+        ([np.float32(1.0)], "[1]"), (np.array([1, 2]), "array([1, 2])"), (torch.tensor([1, 2]), "tensor([1, 2])"),
+        (b"\x00", r"b'\x00'"), (_Pair(1, 2), "_Pair(x=1, y=2)"),
+        (_Mute(), "an object of _Mute"), (tuple(range(9)), "(0, 1, 2, 3, 4, 5, 6, 7, ...)"),
+    ],
+)  # fmt: skip
+def test_a_value_is_shown_as_what_it_is(value: Any, shown: str, tmp_path: Path) -> None:
+    """On both sides of the sentence, and in the call."""
+    wanted = replace(EXERCISES["paged"], cases=((value,),), engine=lambda given: given)
+    said = check(wanted, lambda given: 1j, tmp_path)
+    assert said == f"paged({shown}) is 1j; the engine gives {shown}"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "says"),
+    [
+        ([0] * 9 + [2], [0] * 9 + [3], "; they differ at [9]: 2 for 3"),
+        ([0] * 9, [0] * 10, "; they have 9 and 10 elements"),
+        ([[0] * 9, 1], [[0] * 8 + [4], 1], "; they differ at [0]: [0, 0, 0, 0, 0, 0, 0, 0, ...] for "
+         "[0, 0, 0, 0, 0, 0, 0, 0, ...]; they differ at [8]: 0 for 4"),
+        (1.0, True, ""),
+    ],
+)  # fmt: skip
+def test_a_difference_that_is_not_shown_is_named(given: object, wanted: object, says: str, tmp_path: Path) -> None:
+    one = replace(EXERCISES["paged"], cases=((1,),), engine=lambda _: wanted)
+    assert check(one, lambda _: given, tmp_path).endswith(f"the engine gives {_said(wanted)}{says}")
+
+
+def _said(value: object) -> str:
+    """Return the last value of the sentence about a function that gives something else."""
+    one = replace(EXERCISES["paged"], cases=((1,),), engine=lambda _: value)
+    return check(one, lambda _: 1j, Path()).partition("the engine gives ")[2]
+
+
+def test_an_exercise_that_expects_a_tuple_says_so(tmp_path: Path) -> None:
+    said = check(EXERCISES["paged"], lambda length, page: [1, 2], tmp_path)
+    assert said == "paged(1, 16) is [1, 2]; the engine gives (1, 15)"
+    assert "merged('lower', [('l', 'o')," in check(EXERCISES["merged"], lambda word, merges: None, tmp_path)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ridgeline.page.assets import STATIC, assets, of_type
+from ridgeline.page.assets import STATIC, assets, of_type, without_comments
 from ridgeline.page.document import page_sizes, served_page
 
 OWN = [asset for asset in assets().values() if not asset.name.startswith("vendored/")]
@@ -56,3 +56,19 @@ def test_no_text_becomes_markup_or_code_and_nothing_comes_from_elsewhere(asset: 
         "https:",
     ):
         assert word not in text.replace("http://www.w3.org/", ""), word
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("// a\nlet b; // c\n", "\nlet b; // c\n"),
+        ("/** a */\nb();", "\nb();"),
+        ("/**\n * a\n */\nb();\n  /* c */\nd", "\n\n\nb();\n\nd"),
+        ("a(); /* b\nc */ d();", "a(); /* b\nc */ d();"),
+        ("/* a */ b();", "/* a */ b();"),
+        ("a = `\n  /path`;", "a = `\n  /path`;"),
+    ],
+)
+def test_comments_leave_empty_lines(text: str, sent: str) -> None:
+    """Lines keep their numbers, and code beside a comment stays."""
+    assert without_comments(text) == sent

@@ -22,7 +22,7 @@ from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_cores, check_count
-from ridgeline.cli.terminal import err, say
+from ridgeline.cli.terminal import LINE_EVERY, err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.files import check_apart, check_writable
 from ridgeline.host import cores
@@ -31,7 +31,6 @@ from ridgeline.server.settings import ServerSettings
 
 STANDARD = "-"
 _PIECE = 1 << 16  # bytes that are read of a stream at a time
-_EVERY = 10.0  # seconds between lines of progress where stderr is no terminal
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -171,7 +170,7 @@ async def _show_progress(batch: Batch) -> None:
     began = time.monotonic()
     if not sys.stderr.isatty():
         while True:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(LINE_EVERY)
             say(summary(batch.tally, time.monotonic() - began))
     with Progress(TextColumn("{task.description}", markup=False), console=err, transient=True) as bar:
         task = bar.add_task("", total=None)

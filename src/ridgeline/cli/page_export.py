@@ -1,7 +1,9 @@
 """`ridgeline page export`: the page as one file."""
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli.options import device_named
 from ridgeline.cli.page_recordings import MODEL, recordings
-from ridgeline.cli.terminal import counting_bar, say, status
+from ridgeline.cli.terminal import counting_bar, rough_time, say, status
 from ridgeline.files import check_new, check_writable, write_whole
 from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
 from ridgeline.page.export import exported
@@ -22,6 +24,7 @@ from ridgeline.untrusted import read_object
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
 _AS_IT_IS = "stored"
 _COMPARED = 2
+_WORTH_SAYING = 3.0  # seconds from which an estimate is said
 
 
 def export(
@@ -63,7 +66,7 @@ def export(
     wanted = _parts(models)
     if not wanted:
         raise ValueError("--models names none; give some, with commas between")
-    ways = [_stored(*way) for way in product(_parts(weights), _parts(kv), _parts(devices))]
+    ways = [_stored(*way) for way in itertools.product(_parts(weights), _parts(kv), _parts(devices))]
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
     blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
@@ -82,6 +85,7 @@ def _recorded() -> dict[str, Any]:
     from ridgeline.page.recorded import RUNS, recorded_runs  # models are loaded only to record them
     from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
 
+    say("recording runs of the engine and pictures on this machine")
     with status("recording"):
         device = device_named("this", 1)
         return {RUNS: recorded_runs(device), PICTURES: recorded_pictures(device)}
@@ -114,23 +118,36 @@ def _stored(weights: str, kv: str, devices: str) -> Stored:
 
 def _tables(names: Sequence[str], ways: Sequence[Stored]) -> Mapping[str, Mapping[Stored, Any]]:
     """The tables of each model, in each way that there is for it. Raises ValueError where there is none."""
+    sources = [open_source(name) for name in names]
+    total = len(sources) * len(ways)
+    _say_estimate(sources[0], ways[0], total)
     made = {}
-    with counting_bar("models", len(names)) as done:
-        for count, name in enumerate(names, 1):
-            source = open_source(name)
-            made[source.title] = _tables_of(source, ways)
-            done(count)
+    tried = itertools.count(1)
+    with counting_bar("tables", total) as done:
+        for source in sources:
+            made[source.title] = _tables_of(source, ways, lambda: done(next(tried)))
     return made
 
 
-def _tables_of(source: Source, ways: Sequence[Stored]) -> Mapping[Stored, Any]:
-    """As `_tables`, of one."""
+def _say_estimate(source: Source, way: Stored, total: int) -> None:
+    """Say how long so many tables take, by one, if that is long."""
+    began = time.monotonic()
+    with suppress(ValueError):
+        model_table(source, way)
+    seconds = total * (time.monotonic() - began)
+    if seconds >= _WORTH_SAYING:
+        say(f"making {total:,} tables of prices: about {rough_time(seconds)}")
+
+
+def _tables_of(source: Source, ways: Sequence[Stored], done: Callable[[], None]) -> Mapping[Stored, Any]:
+    """As `_tables`, of one. done: is called after each way."""
     cache, made, refusals = ModelCache(source.config), {}, []
     for way in ways:
         try:
             made[way] = model_table(source, way, cache)
         except ValueError as error:
             refusals.append(error)
+        done()
     if not made:
         raise refusals[0]
     return made

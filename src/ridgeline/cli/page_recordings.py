@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.options import device_named
-from ridgeline.cli.terminal import status
+from ridgeline.cli.terminal import counting_bar
 from ridgeline.engine.llm import LLM
 from ridgeline.page.recorder import record
 from ridgeline.page.recording import VERSION
@@ -35,9 +35,13 @@ def _recorded(prompts: Sequence[str]) -> dict[str, Any]:
     llm = LLM(MODEL)
     rules = replace(llm.loaded.defaults, seed=_SEED)
     ids = {prompt: llm.encode(prompt) for prompt in prompts}
-    with status("recording"):
+    made = {}
+    with counting_bar("recordings", len(prompts)) as done:
         device = device_named("this", llm.threads)
-        return {prompt: record(llm.loaded, MODEL, prompt, ids[prompt], rules, device) for prompt in prompts}
+        for count, prompt in enumerate(prompts, 1):
+            made[prompt] = record(llm.loaded, MODEL, prompt, ids[prompt], rules, device)
+            done(count)
+    return made
 
 
 def _read(path: Path) -> dict[str, Any]:

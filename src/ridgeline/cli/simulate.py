@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,10 +18,10 @@ from ridgeline.cli.process import FAILED
 from ridgeline.cli.simulate_beside import Beside, Trial
 from ridgeline.cli.simulate_fleet import FleetFlags
 from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
+from ridgeline.cli.simulate_progress import SimulationProgress, run_count, simulation_progress
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.terminal import err, say
+from ridgeline.cli.terminal import say
 from ridgeline.document.html import html
-from ridgeline.document.printable import printable
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_new, check_writable, write_whole
@@ -41,7 +40,6 @@ from ridgeline.simulate.findings import Findings
 from ridgeline.simulate.findings import simulate as simulated
 from ridgeline.simulate.front import parse_front
 from ridgeline.simulate.law import load_wall, loop_law
-from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Watch, run
@@ -82,9 +80,12 @@ def simulate(
         say(unknown)
     if judged.divide is not None:
         check_comparable(asked)
-    with _progress(traffic) as progress:
+    with simulation_progress() as progress:
+        runs = run_count(asked, judged)
+        if not judged.capacity:
+            progress.expect(asked, traffic, *runs)
         started = time.monotonic()
-        found = _at_capacity(asked, traffic, progress) if judged.capacity else _found(asked, traffic, progress)
+        found = _at_capacity(asked, traffic, progress, runs) if judged.capacity else _found(asked, traffic, progress)
         took = time.monotonic() - started
         found = _compared(found, question, on, progress, long=took > _LONG)
     _write(found, output)
@@ -252,7 +253,7 @@ def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
     return replicas * loop_law(machine, users, *metrics.sizes)
 
 
-def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
+def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]) -> Findings:
     """What there is at the highest rate that is good; where none is, at the lowest that was tried."""
     machine, open_loop = asked.machine, asked.open_loop
 
@@ -263,6 +264,8 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], 
     given, made, classes = sizes_and_classes(asked.offered())
     check_classes(asked.slo, classes)
     start = _BELOW_WALL * asked.fleet.size * load_wall(machine, given, made) / traffic.turns
+    first = traffic.at(start)
+    progress.expect(replace(asked, offered=first.offered()), first, *runs)
     found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
@@ -301,24 +304,3 @@ def _write(found: Findings, output: OutputFlags) -> None:
         say(f"report written to {output.report}")
     if not output.as_json:
         show(document(found))
-
-
-@contextmanager
-def _progress(traffic: TrafficFlags) -> Iterator[Callable[[str], Watch]]:
-    """How far a run is, and of how much where that is stated, in a line on stderr that changes; nothing where that is
-    not a terminal."""
-    if not err.is_terminal:
-        yield lambda name: lambda log: None
-        return
-    end = "" if traffic.until is None else f" (requests come for {traffic.until / 1e9:,.0f} s)"
-    most = "" if traffic.requests is None or traffic.turns > 1 else f" of {traffic.requests:,}"
-    with err.status("") as status:
-
-        def watched(name: str) -> Watch:
-            def watch(log: Log) -> None:
-                at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
-                status.update(printable(f"{name}: {at:,.1f} s simulated{end}, {len(log.requests):,}{most} requests"))
-
-            return watch
-
-        yield watched

@@ -3,6 +3,7 @@ what is read from standard input."""
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 LONGEST_NAME, LONGEST_LINE = 300, 1000
+LINE_EVERY = 10.0
+"""Seconds between lines of progress where stderr is no terminal."""
+
 _NAME = re.compile(r"'[^']*'|\S+")
 
 
@@ -92,11 +96,40 @@ def loading_bar(what: str) -> "Iterator[Callback | None]":
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def rough_time(seconds: float) -> str:
+    """Return a time as an estimate is read: `4 s`, `45 s`, `7 min`, `2.5 h`."""
+    if seconds < 10:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90:
+        return f"{5 * round(seconds / 5)} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def changing_line() -> Iterator[Callable[[str], None]]:
+    """Yields what is told how far a command is: shown in place on a terminal, else in a line now and then."""
+    if err.is_terminal:
+        with err.status("") as shown:
+            yield lambda text: shown.update(printable(text))
+        return
+    last = time.monotonic()
+
+    def line(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY:
+            last = time.monotonic()
+            say(text)
+
+    yield line
+
+
 @contextmanager
 def counting_bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is told how many of so many are done; a bar with the time left where stderr is a terminal."""
+    """Yields what is told how many of so many are done: a bar, or lines where stderr is no terminal."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        began = time.monotonic()
+        with changing_line() as line:
+            yield lambda done: line(f"{what}: {done:,} of {count:,}{_left(began, done, count)}")
         return
     from rich.progress import (
         BarColumn,
@@ -111,6 +144,10 @@ def counting_bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(what, total=count)
         yield lambda done: bar.update(task, completed=done)
+
+
+def _left(began: float, done: int, count: int) -> str:
+    return f", about {rough_time((time.monotonic() - began) / done * (count - done))} left" if done else ""
 
 
 @contextmanager

@@ -7,19 +7,21 @@ itself, not that file, so that a solution is checked as a reader's is.
 import ast
 import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-import torch
+import numpy as np
 
 from ridgeline.lab import references
 
 FOLDER = Path(__file__).with_name("exercises")
 _WITHIN = 1e-5
 _LONGEST = 400  # characters of a value that are shown
+_ELEMENTS = 8  # of a container that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
 
 
 def check(exercise: Exercise, function: Callable[..., object], path: Path) -> str:
-    """Where a function and the engine differ first, in a sentence; "" where they do not."""
+    """Return a sentence about the first case in which a function and the engine differ; "" if they agree."""
     for case in exercise.cases:
         call = f"{exercise.name}({', '.join(map(_shown, case))})"
         wanted = exercise.engine(*deepcopy(case))
@@ -250,32 +252,88 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
         except (Exception, SystemExit) as error:
             return f"{call} raises {_said(error)}{_line(error, path)}"
         if not same(given, wanted):
-            return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}"
+            return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}{_where(given, wanted)}"
     return ""
 
 
 def same(given: object, wanted: object) -> bool:
-    """Whether two results are equal, numbers within what fp32 leaves, lists element by element."""
-    if isinstance(given, torch.Tensor) or hasattr(given, "tolist"):
-        given = given.tolist()
-    if isinstance(wanted, bool | str) or wanted is None:
+    """Return whether two results are equal: numbers within what fp32 leaves, containers element by element."""
+    given, wanted = _plain(given), _plain(wanted)
+    if isinstance(wanted, bool | str | bytes) or wanted is None:
         return type(given) is type(wanted) and given == wanted
     if isinstance(wanted, int | float):
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        return is_number and math.isclose(given, wanted, rel_tol=_WITHIN, abs_tol=_WITHIN)  # type: ignore[arg-type]
-    if not isinstance(given, Sequence) or not isinstance(wanted, Sequence) or len(given) != len(wanted):
+        if not isinstance(given, int | float) or isinstance(given, bool):
+            return False
+        both_nan = math.isnan(given) and math.isnan(wanted)
+        return both_nan or math.isclose(given, wanted, rel_tol=_WITHIN, abs_tol=_WITHIN)
+    if isinstance(wanted, Set):
+        return isinstance(given, Set) and given == wanted
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(given, Mapping)
+            and given.keys() == wanted.keys()
+            and all(same(given[key], value) for key, value in wanted.items())
+        )
+    if not _is_sequence(given) or not _is_sequence(wanted) or len(given) != len(wanted):
         return False
     return all(same(one, other) for one, other in zip(given, wanted, strict=True))
 
 
+def _plain(value: object) -> object:
+    """Return an array, a tensor or a scalar of numpy as what Python has for it."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a value is compared element by element; text is not."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _shown(value: object) -> str:
+    """Return a value as one would type it, with six digits of a float and eight elements of a container."""
+    if isinstance(value, np.generic):
+        return _shown(value.item())
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        shown = ", ".join(map(_shown, value[:8])) + (", ..." if len(value) > 8 else "")
-        return f"[{shown}]"
-    shown = repr(value)
+    if isinstance(value, list):
+        return f"[{_listed(map(_shown, value[:_ELEMENTS]), value)}]"
+    if type(value) is tuple:
+        comma = "," if len(value) == 1 else ""
+        return f"({_listed(map(_shown, value[:_ELEMENTS]), value)}{comma})"
+    if isinstance(value, set | frozenset) and value:
+        shown = f"{{{_listed(sorted(map(_shown, islice(value, _ELEMENTS))), value)}}}"
+        return shown if isinstance(value, set) else f"frozenset({shown})"
+    if type(value) is dict:
+        items = (f"{_shown(key)}: {_shown(item)}" for key, item in islice(value.items(), _ELEMENTS))
+        return f"{{{_listed(items, value)}}}"
+    return _represented(value)
+
+
+def _listed(shown: Iterable[str], of: Sized) -> str:
+    return ", ".join(shown) + (", ..." if len(of) > _ELEMENTS else "")
+
+
+def _represented(value: object) -> str:
+    """Return what Python calls a value, in a line and not too long; the reader's own class may fail to say."""
+    try:
+        shown = " ".join(repr(value).split())
+    except Exception:
+        return f"an object of {type(value).__name__}"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+def _where(given: object, wanted: object) -> str:
+    """Return where two results differ if what is shown of both is the same: `; they differ at [9]: 2 for 3`."""
+    if _shown(given) != _shown(wanted):
+        return ""
+    given, wanted = _plain(given), _plain(wanted)
+    if not _is_sequence(given) or not _is_sequence(wanted):
+        return f"; they are {type(given).__name__} and {type(wanted).__name__}"
+    if len(given) != len(wanted):
+        return f"; they have {len(given)} and {len(wanted)} elements"
+    place = next(at for at, (one, other) in enumerate(zip(given, wanted, strict=True)) if not same(one, other))
+    one, other = given[place], wanted[place]
+    return f"; they differ at [{place}]: {_shown(one)} for {_shown(other)}{_where(one, other)}"
 
 
 def _said(error: BaseException) -> str:

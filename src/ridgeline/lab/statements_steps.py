@@ -108,8 +108,8 @@ def prompts(ledger: Ledger) -> Iterator[Statement]:
     layer = sum(count for part, count in ledger.bill(_SMALL).layer.items() if part in ("attention", "feed-forward"))
     yield Statement(
         "prefill", 26, "Prefill is compute-bound.",
-        f"From {lengths['a100']} tokens on on an A100, {lengths['h100-sxm']} on an H100; attention's quadratic part "
-        f"overtakes the matrices of the 8B at {layer / 4096:,.0f} tokens.",
+        f"From {lengths['a100']} tokens on on an A100, {lengths['h100-sxm']} on an H100; attention does as much "
+        f"arithmetic as the 8B's matrices at {layer / 4096 - 1:,.0f} tokens, and more from {layer / 4096:,.0f} on.",
         "A short prompt reads all weights for a handful of tokens, as decoding does.",
         {"a100": lengths["a100"], "h100": lengths["h100-sxm"], "overtakes": layer / 4096},
     )  # fmt: skip

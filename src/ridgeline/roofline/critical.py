@@ -74,7 +74,7 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: in
 
     def holds(context: int) -> bool:
         cost = price.step(Work.of([Segment(1, context, encoded)], price.reaches) * batch)
-        return cost.kv_read_bytes >= cost.weight_bytes
+        return cost.kv_read_bytes > cost.weight_bytes
 
     return _first(holds)
 

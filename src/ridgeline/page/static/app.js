@@ -2,9 +2,10 @@
 
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { readContext, readHealth } from "page/context.js";
+import { Trouble } from "page/controls.js";
 import { KeyForm, Notice, Overview } from "page/entrance.js";
 import { openSource } from "page/source.js";
-import { readState, writeState } from "page/state.js";
+import { readState, unreadIn, writeState } from "page/state.js";
 import { TABS } from "page/tabs.js";
 
 const FIELDS = Object.fromEntries(TABS.map((tab) => [tab.id, tab.fields ?? {}]));
@@ -41,13 +42,16 @@ async function lookFor(source) {
   }
 }
 
-/** The state that the address says, and a way to change it. Steps between tabs go into the browser's history. */
+const readAddress = () => ({ ...readState(location.hash, FIELDS), unread: unreadIn(location.hash, FIELDS) });
+
+/** The state that the address says, what cannot be read of it, and a way to change the state. Steps between tabs go into the
+ * browser's history. */
 function usePageState() {
-  const [{ state, newer }, setRead] = useState(() => readState(location.hash, FIELDS));
+  const [{ state, newer, unread }, setRead] = useState(readAddress);
   const current = useRef(state);
   useEffect(() => {
     const read = () => {
-      const next = readState(location.hash, FIELDS);
+      const next = readAddress();
       current.current = next.state;
       setRead(next);
     };
@@ -58,10 +62,18 @@ function usePageState() {
     const before = current.current;
     const next = make(before);
     current.current = next;
-    setRead({ state: next, newer: false });
+    setRead({ state: next, newer: false, unread: [] });
     history[next.tab === before.tab ? "replaceState" : "pushState"](null, "", writeState(next, FIELDS));
   }, []);
-  return [state, newer, change];
+  return [state, newer, unread, change];
+}
+
+const NAMED = 3; // parts of an address that the page names
+
+/** One line on what an address says in vain. */
+function sayUnread(unread) {
+  const more = unread.length > NAMED ? ` and ${unread.length - NAMED} more` : "";
+  return `This page cannot read all of its address and goes on without: ${unread.slice(0, NAMED).join(", ")}${more}.`;
 }
 
 function Bar({ tabs, chosen, choose, children }) {
@@ -137,7 +149,7 @@ function Panel({ tab, context, source, active, state, change }) {
 function Page() {
   const source = useMemo(openSource, []);
   const [found, lookAgain] = useContextOf(source);
-  const [state, newer, change] = usePageState();
+  const [state, newer, unread, change] = usePageState();
   const { context } = found;
   const tabs = context ? TABS.filter((tab) => tab.available(context)) : [];
   const chosen = (tabs.find((tab) => tab.id === state.tab) ?? tabs[0])?.id;
@@ -157,6 +169,7 @@ function Page() {
     <//>
     <main id="content" tabindex="-1">
       ${newer && html`<${Notice}>This address is of a newer page: some of it may be missing here.<//>`}
+      ${unread.length > 0 && html`<div class="unread"><${Trouble}>${sayUnread(unread)}<//></div>`}
       ${found.waiting && html`<${Notice} busy>${found.waiting}<//>`}
       ${found.locked !== undefined && html`<${KeyForm} refused=${found.locked} onKey=${useKey} />`}
       ${context && tabs.length === 0 && html`<${Overview} context=${context} />`}

@@ -1,7 +1,8 @@
-// The bar of the calculator: what is asked, as chips that stay in sight.
+// The bar of the calculator: what is asked, as chips that stay in sight. What cannot be asked is refused in a line under them.
 
 import { html, useEffect, useState } from "page/dom.js";
-import { useId } from "page/controls.js";
+import { Trouble, useId } from "page/controls.js";
+import { useWhole } from "page/whole.js";
 
 export const STORAGES = ["", "bf16", "fp16", "fp8", "w8a8", "int8", "int4", "int4-g64", "int4-g32", "mxfp4", "nvfp4"];
 export const KEYS = ["", "bf16", "fp16", "fp8", "int8", "nvfp4"];
@@ -23,8 +24,10 @@ export function Bar({ state, models, cards, has, onChange, children }) {
   </div>`;
 }
 
+/** A value that is none of the choices, as an address may say it, stands among them: a field shows what holds. */
 function Select({ name, value, choices, onChange }) {
   const id = useId();
+  if (!choices.some(([each]) => each === value)) choices = [...choices, [value, `${value || "as released"} (not here)`]];
   return html`<div class="asked">
     <label for=${id}>${name}</label>
     <select id=${id} onChange=${(event) => onChange(event.target.value)}>
@@ -35,14 +38,13 @@ function Select({ name, value, choices, onChange }) {
 
 function Count({ name, value, most = 2 ** 24, onChange }) {
   const id = useId();
-  const put = (event) => {
-    const count = Number(event.target.value);
-    if (Number.isSafeInteger(count) && count >= 1 && count <= most) onChange(count);
-  };
+  const { own, trouble } = useWhole({ name, value, least: 1, most, onInput: onChange });
   return html`<div class="asked">
-    <label for=${id}>${name}</label>
-    <input id=${id} type="number" min="1" max=${most} value=${value} onChange=${put} />
-  </div>`;
+      <label for=${id}>${name}</label>
+      <input id=${id} size=${Math.max(3, String(own.value).length)} role="spinbutton" aria-valuenow=${value} aria-valuemin="1" aria-valuemax=${most}
+        aria-describedby=${trouble ? `${id}-trouble` : null} ...${own} />
+    </div>
+    ${trouble && html`<${Trouble} id=${`${id}-trouble`}>${trouble}<//>`}`;
 }
 
 const letters = (text) => text.toLowerCase().replace(/[^a-z0-9]/g, "");
@@ -62,24 +64,36 @@ function Named({ name, value, known, onChange, wide }) {
   useEffect(() => setPlace(0), [typed]);
   const open = typed !== null;
   const found = open ? (typed === "" ? known : meant(typed, known)) : [];
+  const [trouble, say] = useState("");
+  useEffect(() => say(""), [value]);
   const choose = (chosen) => {
     type(null);
-    if (chosen) onChange(chosen);
+    say("");
+    onChange(chosen);
   };
   const onKeyDown = (event) => {
-    if (event.key === "Enter") choose(found.includes(typed) ? typed : found[place]);
-    else if (event.key === "Escape") type(null);
+    if (event.key === "Enter" && open && found.length) choose(found.includes(typed) ? typed : found[place]);
+    else if (event.key === "Enter") leave();
+    else if (event.key === "Escape") type(null), say("");
     else if (event.key === "ArrowDown") type(typed ?? ""), setPlace(Math.min(found.length - 1, place + 1));
     else if (event.key === "ArrowUp") setPlace(Math.max(0, place - 1));
     else return;
     event.preventDefault();
   };
+  /** Take what was typed where it means one name, else say what it may mean. */
+  const leave = () => {
+    type(null);
+    if (!open || typed === "" || typed === value) return;
+    const [only] = known.includes(typed) ? [typed] : found.length === 1 ? found : [];
+    if (only) choose(only);
+    else say(`${name} ${typed.slice(0, 40)} ${mayBe(found)}. What holds is still: ${value}.`);
+  };
   return html`<div class=${`asked ${wide ? "wide" : ""}`}>
     <label for=${id}>${name}</label>
-    <input id=${id} value=${typed ?? value} role="combobox" aria-expanded=${open ? "true" : "false"} aria-controls=${`${id}-list`} aria-autocomplete="list"
+    <input id=${id} value=${typed ?? value} size=${Math.max(10, Math.ceil(1.05 * (typed ?? value).length))} role="combobox" aria-invalid=${trouble ? "true" : null} aria-describedby=${trouble ? `${id}-trouble` : null} aria-expanded=${open ? "true" : "false"} aria-controls=${`${id}-list`} aria-autocomplete="list"
       aria-activedescendant=${found.length ? `${id}-${place}` : null} autocomplete="off" spellcheck="false"
-      onFocus=${(event) => event.target.select()} onInput=${(event) => type(event.target.value)} onClick=${() => type(typed ?? "")}
-      onBlur=${() => type(null)} onKeyDown=${onKeyDown} />
+      onFocus=${(event) => event.target.select()} onInput=${(event) => (type(event.target.value), say(""))} onClick=${() => type(typed ?? "")}
+      onBlur=${leave} onKeyDown=${onKeyDown} />
     <ul class="offers" id=${`${id}-list`} role="listbox" aria-label=${name} hidden=${!open}>
       ${found.map(
         (each, at) => html`<li id=${`${id}-${at}`} role="option" key=${each} aria-selected=${at === place ? "true" : "false"}
@@ -87,5 +101,14 @@ function Named({ name, value, known, onChange, wide }) {
       )}
       ${open && !found.length && html`<li class="dim" role="option" aria-selected="false" aria-disabled="true">none is called so</li>`}
     </ul>
-  </div>`;
+  </div>
+  ${trouble && html`<${Trouble} id=${`${id}-trouble`}>${trouble}<//>`}`;
+}
+
+const NAMED = 4; // names that a line has
+
+function mayBe(found) {
+  if (!found.length) return "is none that this page knows; open the list to see all";
+  const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
+  return `may be ${found.slice(0, NAMED).join(", ")}${more}; choose one`;
 }

@@ -11,10 +11,11 @@ const MOST = 1 << 20; // bytes, of which the server takes no more either
 const EXPORT = "This page is a file and holds the models that it was exported with; for yours: ridgeline page export --out page.html --models PATH/config.json";
 
 /** onGiven(name, text): of a file that says at least that it is JSON. */
-export function Given({ source, active, onGiven }) {
+export function Given({ source, active, model, onGiven }) {
   const input = useRef(null);
   const [over, setOver] = useState(false);
   const [trouble, say] = useState("");
+  useEffect(() => say(""), [model]); // it is of a file, not of what was chosen since
   const take = async (file) => {
     const found = source.served ? await readConfig(file) : { trouble: EXPORT };
     say(found.trouble ?? "");

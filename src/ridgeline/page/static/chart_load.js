@@ -5,7 +5,7 @@ import { html, useMemo, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
-import { grouped, percent, saySeconds, three } from "page/numbers.js";
+import { grouped, percent, saySeconds, scaled, three } from "page/numbers.js";
 import { useTurn } from "page/turns.js";
 
 const EDGE = { left: 46, right: 50, top: 22, bottom: 30 };
@@ -44,17 +44,17 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
     <figure ref=${box}>
       <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting over users">
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
-        <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${three(totalHigh / 1.1)} />
+        <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${brief(totalHigh / 1.1)} />
         <${Frame} ...${{ ...wait, most, marks: true }} left=${saySeconds(waitHigh / 1.6)} />
-        <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s: each user's" : "tokens a second: each user's"}</text>
-        <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">all together</text>
+        <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens a second: each user's"}</text>
+        <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "in all" : "all together"}</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
         <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed }} />
         <${Curve} ...${{ loads, of: (load) => load.tokensPerSecond, on: total, sort: "all" }} />
         <${Curve} ...${{ loads, of: (load) => load.ttft, on: wait }} />
         ${ghost && html`<g class="ghost" aria-hidden="true"><path d=${`M${x(Math.min(most, Math.max(1, ghost.serving.capacity.users)))} ${EDGE.top}V330`} /></g>`}
         <path class="here" d=${`M${x(state.users)} ${EDGE.top}V330`} />
-        <text class="here" x=${x(state.users)} y="356" text-anchor="middle">${people(state.users)}</text>
+        <text class="here" x=${x(state.users)} y="357" text-anchor="middle">${people(state.users)}</text>
         ${state.tpot > 0 && html`<${Target} name="Target: time per output token" on=${speed} value=${1 / state.tpot} words=${`TPOT ${saySeconds(state.tpot)}`}
           least=${1} most=${speedHigh} onInput=${(rate) => onChange({ tpot: round(1 / rate) })} invert=${(y) => ((190 - y) / (190 - EDGE.top)) * speedHigh} />`}
         ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${saySeconds(state.ttft)}`}
@@ -66,6 +66,9 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
       rows=${loads.map((load) => [grouped(load.users), saySeconds(load.ttft.expected), saySeconds(load.tpot.expected), three(load.tokensPerUser.expected), three(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
   </section>`;
 }
+
+/** A number for the narrow edge of a chart. */
+const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three(value));
 
 /** Two digits: what a hand on a line means. */
 const round = (seconds) => Number(seconds.toPrecision(2));
@@ -83,7 +86,7 @@ function Frame({ x, width, top, bottom, most, left, right, marks }) {
   for (let value = 1; value <= most; value *= 10) powers.push(value);
   return html`<g class="axes">
     <path d=${`M${EDGE.left} ${bottom}H${width - EDGE.right}`} />
-    ${powers.map((value) => html`<path d=${`M${x(value)} ${top}V${bottom}`} />${marks && html`<text x=${x(value)} y=${bottom + 14} text-anchor="middle">${grouped(value)}</text>`}`)}
+    ${powers.map((value) => html`<path d=${`M${x(value)} ${top}V${bottom}`} />${marks && html`<text x=${x(value)} y=${bottom + 12} text-anchor="middle">${grouped(value)}</text>`}`)}
     <text x=${EDGE.left - 5} y=${top + 12} text-anchor="end">${left}</text>
     ${right && html`<text x=${width - EDGE.right + 5} y=${top + 12}>${right}</text>`}
   </g>`;
@@ -102,6 +105,7 @@ function Target({ name, on, value, words, least, most, onInput, invert }) {
     put(invert(((event.clientY - box.top) / box.height) * 360));
   };
   const up = value * 1.1;
+  const below = on.y(value) < on.top + 14; // over it stands the chart's name
   const keys = { ArrowUp: up, ArrowRight: up, ArrowDown: value / 1.1, ArrowLeft: value / 1.1, PageUp: value * 2, PageDown: value / 2, Home: least, End: most };
   return html`<g class="handle target" tabindex="0" role="slider" aria-orientation="vertical" aria-label=${name} aria-valuetext=${words}
     aria-valuemin=${least} aria-valuemax=${most} aria-valuenow=${value} transform=${`translate(0 ${on.y(value)})`}
@@ -119,6 +123,6 @@ function Target({ name, on, value, words, least, most, onInput, invert }) {
     }}>
     <rect class="reach" x=${EDGE.left} y="-10" width=${on.width - EDGE.left - EDGE.right} height="20" />
     <path d=${`M${EDGE.left} 0H${on.width - EDGE.right}`} /><rect class="grip" x=${on.width - EDGE.right - 34} y="-4" width="28" height="8" rx="4" />
-    <text x=${on.width - EDGE.right - 42} y="-6" text-anchor="end">${words}</text>
+    <text x=${on.width - EDGE.right - 42} y=${below ? 15 : -6} text-anchor="end">${words}</text>
   </g>`;
 }

@@ -3,13 +3,15 @@
 
 import { html, useMemo, useRef, useState } from "page/dom.js";
 import { contextFor, doublingsOf, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
+import { Labels } from "page/chart_labels.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { grouped, say, saySeconds, three } from "page/numbers.js";
 
 const [LEFT, RIGHT] = [0.5, 4000]; // FLOP a byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
-const ROOM = 100; // pixels that a name takes
 const NARROW = 480;
+const NAME = 15; // pixels of the letters of the dot's name
+const HINT = "drag me....."; // as wide as its button
 const { log10 } = Math;
 
 /** ghost: a Setting to compare with, or null. touched: whether the dot was moved before. */
@@ -29,30 +31,39 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const frame = { x, y, width, height, low, high };
   const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they crowd before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];
+  // Whoever is named first stands where it wants to; the hint beside the dot is over all.
+  const labels = new Labels({ left: EDGE.left, right: width, top: 0, bottom: height - EDGE.bottom });
+  const users = nameOfUsers(labels, at, people(state.users));
+  if (!touched) labels.take(HINT, { x: at.x + 16, y: at.y + 20 });
+  const said = wallWords(labels, frame, setting, wall, under(wall));
+  const roofName = labels.take(say(roof, "FLOP/s"), { x: width - EDGE.right, y: y(roof) - 6, anchor: "end" });
+  const ridgeWords = nameOfRidge(labels, frame, decode.ridge);
+  const slope = nameOfSlope(labels, frame, bandwidth, say(bandwidth, "B/s"));
   return html`<figure class="roofline" ref=${box}>
     <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="Roofline">
       <${Axes} ...${frame} />
-      ${card.caches.map((cache) => html`<${Slope} ...${{ frame, roof, name: cache.name, bandwidth: cache.bandwidth }} />`)}
+      ${card.caches.map((cache) => html`<${Slope} ...${{ frame, labels, roof, name: cache.name, bandwidth: cache.bandwidth }} />`)}
       ${ceilings.map(
         (each) => html`<g class="ceiling faint" key=${each.names}>
+          <title>${each.names}: ${say(each.peak, "FLOP/s")}</title>
           <path d=${`M${x(each.peak / bandwidth)} ${y(each.peak)}H${width - EDGE.right}`} />
-          <text x=${width - EDGE.right} y=${y(each.peak) - 5} text-anchor="end">${each.names}</text>
+          <${Name} words=${each.names} place=${labels.place(each.names, [-5, 13].map((off) => ({ x: width - EDGE.right, y: y(each.peak) + off, anchor: "end" })))} />
         </g>`,
       )}
       <path class="under" d=${`M${x(LEFT)} ${y(LEFT * bandwidth)}L${x(decode.ridge)} ${y(roof)}H${width - EDGE.right}V${height - EDGE.bottom}H${x(LEFT)}Z`} />
       <path class="memory" d=${`M${x(LEFT)} ${y(LEFT * bandwidth)}L${x(decode.ridge)} ${y(roof)}`} />
       <path class="compute" d=${`M${x(decode.ridge)} ${y(roof)}H${width - EDGE.right}`} />
-      <text class="roof compute" x=${width - EDGE.right} y=${y(roof) - 6} text-anchor="end">${say(roof, "FLOP/s")}</text>
-      <${SlopeName} ...${{ frame, bandwidth, words: `${say(bandwidth, "B/s")}` }} />
-      <${Ridge} ...${{ frame, ridge: decode.ridge, roof }} />
-      ${named(dots, frame, at).map((dot) => html`<${ClassDot} ...${{ frame, dot }} key=${`${dot.phase} ${dot.kind}`} />`)}
+      <${Name} sort="roof compute" words=${say(roof, "FLOP/s")} place=${roofName} />
+      ${slope && html`<text class="roof memory" transform=${`translate(${slope.x} ${slope.y}) rotate(${slope.angle})`}>${say(bandwidth, "B/s")}</text>`}
+      <${Ridge} ...${{ frame, ridge: decode.ridge, roof, words: ridgeWords }} />
+      ${named(dots, frame, at, labels).map((dot) => html`<${ClassDot} ...${{ frame, dot }} key=${`${dot.phase} ${dot.kind}`} />`)}
       ${doublings.map(
         (each) => html`<circle class="step" key=${each.users} cx=${x(each.intensity)} cy=${y(under(each.intensity))} r="2.2" />`,
       )}
-      <${Wall} ...${{ frame, setting, wall, roof: under(wall), per, onChange }} />
-      ${ghost && html`<${Ghost} ...${{ frame, ghost }} />`}
+      <${Wall} ...${{ frame, setting, wall, roof: under(wall), per, said, onChange }} />
+      ${ghost && html`<${Ghost} ...${{ frame, labels, ghost }} />`}
       <path class="drop" d=${`M${at.x} ${at.y}V${y((under(decode.intensity) * decode.seconds.floor) / decode.seconds.expected)}`} />
-      <${UsersHandle} ...${{ at, frame, setting, per, touched, onChange }} />
+      <${UsersHandle} ...${{ at, frame, setting, per, touched, place: users, onChange }} />
     </svg>
     <figcaption>
       <span class="legend decode">decode</span><span class="legend prefill">prefill</span>
@@ -77,15 +88,57 @@ function classDots(phase, name) {
     .map((each) => ({ ...each, phase: name, intensity: each.flops / each.bytes, reached: each.flops / each.expected }));
 }
 
-/** Which of them say their names: those that take long, where none that takes longer, nor the dot, stands there. */
-function named(dots, frame, at) {
+/** Which of them say their names, and where: those that take long, where none that takes longer, nor the dot, stands there. */
+function named(dots, frame, at, labels) {
   const taken = [at];
   return dots.map((dot) => {
     const [x, y] = [frame.x(dot.intensity), frame.y(dot.reached)];
     const free = dot.share > 0.05 && taken.every((other) => Math.abs(other.x - x) > 55 || Math.abs(other.y - y) > 30);
-    if (free) taken.push({ x, y });
-    return { ...dot, named: free };
+    const place = free ? labels.place(dot.kind, [17, -9].map((off) => ({ x, y: y + off, anchor: "middle" }))) : null;
+    if (place) taken.push({ x, y });
+    return { ...dot, place };
   });
+}
+
+function Name({ words, place, sort = "" }) {
+  return place && html`<text class=${sort} x=${place.x} y=${place.y} text-anchor=${place.anchor ?? "start"}>${words}</text>`;
+}
+
+/** To the left of the dot, where there is room, else to its right. */
+function nameOfUsers(labels, { x, y }, words) {
+  const places = [{ x: x - 12, y: y - 14, anchor: "end" }, { x: x + 8, y: y - 14 }, { x: x - 12, y: y + 26, anchor: "end" }];
+  return labels.place(words, places, NAME) ?? labels.take(words, places[1], NAME);
+}
+
+/** Beside the wall, at half its height or a line or two off it. */
+function wallWords(labels, frame, { context }, wall, roof) {
+  const limit = wall > RIGHT ? grouped(wall) : three(wall);
+  const lines = [`context ${grouped(context)}:`, ...(frame.width < NARROW ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
+  const [at, middle] = [frame.x(wall), (frame.y(roof) + frame.height - EDGE.bottom) / 2 - 4];
+  const places = [0, -36, 36, -72].flatMap((off) => [{ x: at + 10, y: middle + off }, { x: at - 10, y: middle + off, anchor: "end" }]);
+  return { lines, place: labels.place(lines, places) ?? places[1] };
+}
+
+/** At the foot of the ridge, or higher where others stand there. */
+function nameOfRidge(labels, frame, ridge) {
+  const lines = [`texts: batch ${three(ridge)}`, "fills the card"];
+  const [at, foot] = [frame.x(ridge), frame.height - EDGE.bottom - 26];
+  const places = [0, -34, -68].flatMap((off) => [{ x: at + 7, y: foot + off }, { x: at - 7, y: foot + off, anchor: "end" }]);
+  return { lines, place: labels.place(lines, places) };
+}
+
+/** Along the slope, in its own direction, over the first stretch of it where nobody else stands. */
+function nameOfSlope(labels, frame, bandwidth, words) {
+  const at = (value) => ({ x: frame.x(value), y: frame.y(value * bandwidth) });
+  const angle = (Math.atan2(at(30).y - at(3).y, at(30).x - at(3).x) * 180) / Math.PI;
+  for (const from of [3, 8, 20, 0.7]) {
+    const { x, y } = at(from);
+    const turned = [...words].map((letter, place) => [letter, { x: x + 7 * place * Math.cos((angle * Math.PI) / 180), y: y - 9 + 7 * place * Math.sin((angle * Math.PI) / 180) }]);
+    if (!labels.isFree(...turned)) continue;
+    turned.forEach(([letter, place]) => labels.take(letter, place));
+    return { x, y: y - 9, angle };
+  }
+  return null;
 }
 
 const HEAD = ["operation", "phase", "FLOP", "bytes", "FLOP/B", "bound", "expected", "limit"];
@@ -108,36 +161,29 @@ function Axes({ x, y, width, height, low, high }) {
     )}
     ${marks(low, high).map(
       (value) => html`<path d=${`M${EDGE.left} ${y(value)}H${width - EDGE.right}`} />
-        <text x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${say(value, "").trim()}</text>`,
+        ${y(value) > EDGE.top + 8 && html`<text x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${say(value, "").trim()}</text>`}`,
     )}
     <text x=${width - EDGE.right} y=${height - 3} text-anchor="end">FLOP a byte</text>
     <text x=${2} y=${10}>FLOP/s</text>
   </g>`;
 }
 
-function Slope({ frame, roof, name, bandwidth }) {
+function Slope({ frame, labels, roof, name, bandwidth }) {
   const { x, y } = frame;
   const top = roof / bandwidth;
   return html`<g class="slope faint">
     <path d=${`M${x(LEFT)} ${y(LEFT * bandwidth)}L${x(top)} ${y(roof)}`} />
-    <text x=${x(LEFT) + 4} y=${y(LEFT * bandwidth * 1.5) - 4}>${name}</text>
+    <title>${name}: ${say(bandwidth, "B/s")}</title>
+    <${Name} words=${name} place=${labels.place(name, [1.5, 4, 10].map((times) => ({ x: x(LEFT * times) + 4, y: y(LEFT * bandwidth * times * 1.5) - 4 })))} />
   </g>`;
 }
 
-/** Along the slope, in its own direction. */
-function SlopeName({ frame, bandwidth, words }) {
-  const [from, to] = [3, 30].map((value) => [frame.x(value), frame.y(value * bandwidth)]);
-  const angle = (Math.atan2(to[1] - from[1], to[0] - from[0]) * 180) / Math.PI;
-  return html`<text class="roof memory" transform=${`translate(${from[0]} ${from[1] - 9}) rotate(${angle})`}>${words}</text>`;
-}
-
-function Ridge({ frame, ridge, roof }) {
+function Ridge({ frame, ridge, roof, words: { lines, place } }) {
   const [at, top] = [frame.x(ridge), frame.y(roof)];
   const bottom = frame.height - EDGE.bottom;
   return html`<g class="ridge">
     <path d=${`M${at} ${top}V${bottom}`} />
-    <text x=${at + 7} y=${bottom - 26}>texts: batch ${three(ridge)}</text>
-    <text x=${at + 7} y=${bottom - 10}>fills the card</text>
+    ${place && lines.map((line, row) => html`<${Name} words=${line} place=${{ ...place, y: place.y + 16 * row }} />`)}
   </g>`;
 }
 
@@ -146,17 +192,19 @@ function ClassDot({ frame, dot }) {
   return html`<g class=${`class ${dot.phase}`}>
     <title>${dot.phase}, ${dot.kind}: ${say(dot.flops, "FLOP")}, ${say(dot.bytes, "B")}, bound ${saySeconds(dot.bound)}, expected ${saySeconds(dot.expected)}</title>
     <circle cx=${cx} cy=${cy} r=${dot.share > 0.05 ? 4.5 : 3} />
-    ${dot.named && html`<text x=${cx} y=${cy + 17} text-anchor="middle">${dot.kind}</text>`}
+    <${Name} words=${dot.kind} place=${dot.place} />
   </g>`;
 }
 
-function Ghost({ frame, ghost }) {
+function Ghost({ frame, labels, ghost }) {
   const { decode, card, state } = ghost;
   const roof = decode.ridge * card.bandwidth;
   const [cx, cy] = [frame.x(decode.intensity), frame.y(Math.min(roof, decode.intensity * card.bandwidth))];
+  const words = `${people(state.users)}, ${card.name}`;
+  const places = [-8, 20, -24, 36].flatMap((off) => [{ x: cx + 12, y: cy + off }, { x: cx - 12, y: cy + off, anchor: "end" }]);
   return html`<g class="ghost" aria-hidden="true">
     <path d=${`M${frame.x(LEFT)} ${frame.y(LEFT * card.bandwidth)}L${frame.x(decode.ridge)} ${frame.y(roof)}H${frame.width - EDGE.right}`} />
-    <circle cx=${cx} cy=${cy} r="8" /><text x=${cx + 12} y=${cy - 8}>${people(state.users)}, ${card.name}</text>
+    <circle cx=${cx} cy=${cy} r="8" /><${Name} words=${words} place=${labels.place(words, places) ?? places[1]} />
   </g>`;
 }
 
@@ -188,7 +236,7 @@ function useHandle({ per, begin, go, step }) {
   };
 }
 
-function UsersHandle({ at, frame, setting, per, touched, onChange }) {
+function UsersHandle({ at, setting, per, touched, place, onChange }) {
   const { users } = setting.state;
   const put = (value) => onChange({ users: Math.round(clamp(value, 1, MOST_USERS)) });
   const handle = useHandle({
@@ -205,12 +253,12 @@ function UsersHandle({ at, frame, setting, per, touched, onChange }) {
     aria-label="Users" aria-valuemin="1" aria-valuemax=${MOST_USERS} aria-valuenow=${users}
     aria-valuetext=${`${people(users)}, ${three(setting.decode.intensity)} FLOP a byte`}>
     <circle class="reach" r="22" /><circle class="dot" r="8" />
-    <text class="name" x=${at.x < ROOM ? 8 : -12} y="-14" text-anchor=${at.x < ROOM ? "start" : "end"}>${people(users)}</text>
+    <${Name} sort="name" words=${people(users)} place=${{ ...place, x: place.x - at.x, y: place.y - at.y }} />
     ${!touched && html`<g class="hint"><rect x="16" y="3" width="74" height="24" rx="12" /><text x="53" y="19" text-anchor="middle">drag me</text></g>`}
   </g>`;
 }
 
-function Wall({ frame, setting, wall, roof, per, onChange }) {
+function Wall({ frame, setting, wall, roof, per, said: { lines, place }, onChange }) {
   const { asked, context, state, table } = setting;
   const start = useRef(null);
   const most = useMemo(() => longestContext(table, state), [table, state.input, state.output]);
@@ -231,15 +279,10 @@ function Wall({ frame, setting, wall, roof, per, onChange }) {
   });
   const [at, bottom] = [frame.x(wall), frame.height - EDGE.bottom];
   const top = frame.y(roof);
-  const limit = wall > RIGHT ? grouped(wall) : three(wall);
-  const narrow = frame.width < NARROW;
-  const right = at > frame.width - EDGE.right - (narrow ? ROOM : 170);
-  const said = [`context ${grouped(context)}:`, ...(narrow ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
-  const words = { x: right ? -10 : 10, "text-anchor": right ? "end" : "start" };
   return html`<g class="handle wall" ...${handle} aria-label="Context" aria-valuemin="2" aria-valuemax=${most} aria-valuenow=${context}
     aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three(wall)} FLOP a byte`} transform=${`translate(${at} 0)`}>
     <rect class="reach" x="-14" y=${top} width="28" height=${bottom - top} />
     <path d=${`M0 ${top}V${bottom}`} /><rect class="grip" x="-4" y=${(top + bottom) / 2 - 14} width="8" height="28" rx="4" />
-    ${said.map((line, place) => html`<text ...${words} y=${(top + bottom) / 2 - 4 + 17 * place}>${line}</text>`)}
+    ${lines.map((line, row) => html`<${Name} words=${line} place=${{ ...place, x: place.x - at, y: place.y + 17 * row }} />`)}
   </g>`;
 }

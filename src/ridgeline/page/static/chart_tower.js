@@ -1,5 +1,6 @@
 // The card's memory as a column, to scale: weights by part, activations, overhead, what is left with a tile for each user,
-// and the reserve above, whose border can be dragged. Subtractions stand beside it, and close to the byte.
+// and the reserve above, whose border can be dragged. Subtractions stand beside it, and close to the byte. A model that is far
+// too large ends in teeth at the upper edge: the picture is no higher for it.
 
 import { html, useRef, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
@@ -10,6 +11,10 @@ import { pagesKept } from "page/plan.js";
 
 const [HEIGHT, WIDTH] = [400, 132];
 const PAD = 14;
+const TEETH = 6;
+
+/** The upper end of a column that is longer than the picture: teeth of the ground's colour, down from the edge. */
+const TORN = `M20 0V${PAD}${`l${WIDTH / TEETH / 2} 8l${WIDTH / TEETH / 2} -8`.repeat(TEETH)}V0Z`;
 
 export function Tower({ setting, ghost, onChange }) {
   const { memory } = setting.serving;
@@ -21,13 +26,14 @@ export function Tower({ setting, ghost, onChange }) {
     <div class="sides">
       <svg width=${WIDTH + 40} height=${HEIGHT} viewBox=${`0 0 ${WIDTH + 40} ${HEIGHT}`} role="group" aria-label="Memory of a card">
         <rect class="case" x="20" y=${y(memory.total)} width=${WIDTH} height=${y(0) - y(memory.total)} />
-        ${parts.map(
-          (part) => html`<rect class=${`part ${part.sort}`} x="20" y=${y(part.to)} width=${WIDTH} height=${Math.max(0.5, y(part.from) - y(part.to))} key=${part.name}>
+        ${parts.filter((part) => part.from < top).map(
+          (part) => html`<rect class=${`part ${part.sort}`} x="20" y=${y(Math.min(top, part.to))} width=${WIDTH} height=${Math.max(0.5, y(part.from) - y(Math.min(top, part.to)))} key=${part.name}>
             <title>${part.name}: ${sayGiB(part.to - part.from)}</title>
           </rect>`,
         )}
+        ${parts[parts.length - 1].to > top && html`<path class="torn" d=${TORN} />`}
         <${Tiles} ...${{ setting, memory, y }} />
-        ${ghost && html`<${GhostMark} ...${{ ghost, y }} />`}
+        ${ghost && html`<${GhostMark} ...${{ ghost, y, top }} />`}
         <${Border} ...${{ setting, memory, y, top, onChange }} />
       </svg>
       <table class="sums">
@@ -108,14 +114,14 @@ function Tiles({ setting, memory, y }) {
   return html`<g class="tiles">
     <rect class="room" x="20" y=${y(memory.budget)} width=${WIDTH} height=${height} />
     <path class="free" d=${path(busy, count)} /><path class="busy" d=${path(0, busy)} />
-    ${over && html`<rect class="over" x=${over.x + 14} y=${Math.max(2, over.y)} width=${Math.max(10, wide)} height=${Math.max(3, tall)}><title>no room</title></rect>`}
+    ${over && html`<rect class="over" x=${over.x + 14} y=${Math.max(2, over.y)} width=${Math.max(10, wide)} height=${Math.max(3, over.y + tall - Math.max(2, over.y))}><title>no room</title></rect>`}
   </g>`;
 }
 
-function GhostMark({ ghost, y }) {
+function GhostMark({ ghost, y, top }) {
   const { memory } = ghost.serving;
   const taken = Math.max(0, memory.budget - memory.left);
-  if (memory.total > ghost.card.memory) return null;
+  if (taken > top) return null;
   return html`<g class="ghost" aria-hidden="true"><path d=${`M12 ${y(taken)}H${WIDTH + 28}`} /></g>`;
 }
 

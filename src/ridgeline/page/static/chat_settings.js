@@ -3,7 +3,7 @@
 import { html, useState } from "page/dom.js";
 import { Candidates, shown } from "page/chart_candidates.js";
 import { converses } from "page/chat_turns.js";
-import { Choice, Field, Slider, Switch } from "page/controls.js";
+import { Choice, Field, Slider, Switch, Trouble, WholeField } from "page/controls.js";
 import { digits } from "page/numbers.js";
 
 const AROUND = 6; // tokens shown on each side of the one that is looked at
@@ -18,6 +18,7 @@ export function Settings({ models, model, state, set, system, setSystem, answere
       <summary>Sampling and candidates</summary>
       ${models.length > 1 &&
       html`<${Choice} name="Model" value=${model.id} choices=${models.map(({ id }) => [id, id])} onInput=${(name) => set({ model: name })} />`}
+      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no model ${state.model}; you talk with ${model.id}.<//>`}
       <${Sampling} ...${{ model, state, set, rules }} />
       ${state.candidates && answered && html`<${Place} ...${{ answered, place, setPlace, rules }} />`}
       ${state.candidates && !answered && html`<p class="dim">The candidates of each token appear with the first answer; move a slider then.</p>`}
@@ -63,23 +64,10 @@ function Sampling({ model, state, set, rules }) {
       ...${{ least: 0, most: 100, step: 1 }}
       onInput=${(value) => set({ top_k: value })}
     />
-    <${Field}
-      name="Seed"
-      value=${state.seed ?? ""}
-      inputmode="numeric"
-      placeholder="another each time"
-      onInput=${(said) => set({ seed: wholeOf(said, state.seed) })}
-    />
+    <${WholeField} name="Seed" value=${state.seed} least=${Number.MIN_SAFE_INTEGER} most=${Number.MAX_SAFE_INTEGER} usual="another each time" onInput=${(seed) => set({ seed })} />
     ${changed &&
     html`<button type="button" class="quiet" onClick=${() => set({ temperature: null, top_p: null, top_k: null })}>As ${model.id} has it</button>`}
   </fieldset>`;
-}
-
-/** What was typed as a whole number; null for nothing, `before` for what is none. */
-function wholeOf(said, before) {
-  if (said.trim() === "") return null;
-  const value = Number(said);
-  return Number.isSafeInteger(value) ? value : before;
 }
 
 /** The candidates of one token, and the tokens around it. */
@@ -107,13 +95,7 @@ function More({ model, state, set, system, setSystem }) {
   return html`<details class="more">
     <summary>More</summary>
     ${converses(model) && html`<${Field} name="System message" type="area" value=${system} onInput=${setSystem} />`}
-    <${Field}
-      name="Longest answer, tokens"
-      value=${state.length ?? ""}
-      inputmode="numeric"
-      placeholder=${converses(model) ? "as the model has it" : "200"}
-      onInput=${(said) => set({ length: wholeOf(said, state.length) || null })}
-    />
+    <${WholeField} name="Longest answer, tokens" value=${state.length} least=${1} most=${2 ** 31 - 1} usual=${converses(model) ? "as the model has it" : "200"} onInput=${(length) => set({ length })} />
     <${Switch} name="Ask for candidates" value=${state.candidates} onInput=${(value) => set({ candidates: value })} />
   </details>`;
 }

@@ -1,6 +1,7 @@
 // Parts that tabs share: fields with names, sliders, bars, notices.
 
 import { html, useEffect, useRef } from "page/dom.js";
+import { useWhole } from "page/whole.js";
 
 let made = 0;
 
@@ -43,6 +44,17 @@ export function Field({ name, value, hint, type = "text", onInput, ...more }) {
   </div>`;
 }
 
+/** A field for a whole number, or for none: `usual` says what holds then. */
+export function WholeField({ usual, ...asked }) {
+  const id = useId();
+  const { own, trouble } = useWhole({ ...asked, usual, eager: true });
+  return html`<div class="field">
+    <label for=${id}>${asked.name}</label>
+    <input id=${id} type="text" placeholder=${usual} aria-describedby=${trouble ? `${id}-trouble` : null} ...${own} />
+    ${trouble && html`<${Trouble} id=${`${id}-trouble`}>${trouble}<//>`}
+  </div>`;
+}
+
 /** A choice of one of several. choices: [value, words]. */
 export function Choice({ name, value, choices, onInput }) {
   const id = useId();
@@ -65,8 +77,8 @@ export function Switch({ name, value, hint, onInput }) {
 }
 
 /** One line that says what went wrong. */
-export function Trouble({ children }) {
-  return html`<p class="trouble" role="alert">${children}</p>`;
+export function Trouble({ id = null, children }) {
+  return html`<p class="trouble" role="alert" id=${id}>${children}</p>`;
 }
 
 /** Words for screen readers alone, said when they change. */

@@ -36,7 +36,7 @@ export function computeBoundPrompt(asked) {
 export function kvOutweighsWeights(asked, users = 1, encoded = 0) {
   return firstFrom((context) => {
     const cost = stepCost(asked.table, decodeWork(asked.table, users, context, encoded), asked.ranks);
-    return cost.read >= cost.weights;
+    return cost.read > cost.weights;
   });
 }
 

@@ -1,18 +1,29 @@
 // The page's state and the address that says it: `#v=1&tab=chat&chat.temperature=0.7`.
 //
-// Each tab states its fields, which are values of the codecs below; an address has those that are not as usual. What an
-// address says and no field would, is passed over: addresses are typed by hand, and come from strangers.
+// Each tab states its fields, which are values of the codecs below; an address has those that are not as usual. Addresses
+// are typed by hand, come from strangers, and outlive versions of the page. `readState` leaves out the parts that no field
+// takes, and `unreadIn` names them, so that the page can say so.
 
 export const VERSION = 1;
 
-/** A field with these texts: read gives undefined for a text that is no value of it. */
-function codec(usual, read, write) {
-  return { usual, read, write };
+/** A field with these texts: read gives undefined for a text that is no value of it, takes says in words what is one. */
+function codec(usual, read, write, takes) {
+  return { usual, read, write, takes, formerly: [] };
+}
+
+/** The same field, which an address may call by other names too: those that it had, or has in a command line. */
+export function formerly(field, ...names) {
+  return { ...field, formerly: names };
+}
+
+function range(what, least, most) {
+  if (most === Infinity) return least === -Infinity ? what : `${what} from ${least}`;
+  return least === -Infinity ? `${what} up to ${most}` : `${what} from ${least} to ${most}`;
 }
 
 /** A text of at most so many characters. */
 export function text(usual = "", longest = 4096) {
-  return codec(usual, (said) => (said.length <= longest ? said : undefined), (value) => value);
+  return codec(usual, (said) => (said.length <= longest ? said : undefined), (value) => value, `at most ${longest} characters`);
 }
 
 /** A number between two bounds; `usual` may be null, for none. */
@@ -21,23 +32,23 @@ export function number(usual, least = -Infinity, most = Infinity) {
     const value = Number(said);
     return said.trim() !== "" && Number.isFinite(value) && value >= least && value <= most ? value : undefined;
   };
-  return codec(usual, read, (value) => (Object.is(value, -0) ? "-0" : String(value)));
+  return codec(usual, read, (value) => (Object.is(value, -0) ? "-0" : String(value)), range("a number", least, most));
 }
 
 /** A whole number between two bounds; `usual` may be null, for none. */
 export function whole(usual, least = Number.MIN_SAFE_INTEGER, most = Number.MAX_SAFE_INTEGER) {
   const any = number(usual, least, most);
-  return codec(usual, (said) => [any.read(said)].find(Number.isSafeInteger), any.write);
+  return codec(usual, (said) => [any.read(said)].find(Number.isSafeInteger), any.write, range("a whole number", least, most));
 }
 
 /** Yes or no. */
 export function flag(usual = false) {
-  return codec(usual, (said) => ({ 0: false, 1: true })[said], (value) => (value ? "1" : "0"));
+  return codec(usual, (said) => ({ 0: false, 1: true })[said], (value) => (value ? "1" : "0"), "0 or 1");
 }
 
 /** One of these texts. */
 export function oneOf(choices, usual = choices[0]) {
-  return codec(usual, (said) => (choices.includes(said) ? said : undefined), (value) => value);
+  return codec(usual, (said) => (choices.includes(said) ? said : undefined), (value) => value, choices.filter(Boolean).join(" or "));
 }
 
 /** An empty text in a list: a list of one of them is no empty list. */
@@ -55,7 +66,7 @@ export function list(each, usual = []) {
     return values.includes(undefined) ? undefined : values;
   };
   const write = (values) => values.map((value) => encodeURIComponent(each.write(value)) || EMPTY).join(",");
-  return codec(usual, read, write);
+  return codec(usual, read, write, `${each.takes}, with commas between`);
 }
 
 /** What a page shows to who comes without an address. fields: of each tab, by its id. */
@@ -69,17 +80,39 @@ export function usualState(fields) {
 
 /** The state that an address says. `newer` is true where a page of a later version wrote it. */
 export function readState(hash, fields) {
-  const said = parameters(hash);
-  const version = Number(said.get("v") ?? 0);
+  const { state, newer } = read(hash, fields);
+  return { state, newer };
+}
+
+/** The parts of an address that say nothing here, each with the reason: ["users=0 (it takes a whole number from 1 to 2048)"]. */
+export function unreadIn(hash, fields) {
+  return read(hash, fields).unread;
+}
+
+const SHOWN = 60; // characters of a part
+
+function read(hash, fields) {
+  const { said, unread } = parameters(hash);
+  const leave = (name, value, why) => {
+    const part = `${name}=${value}`;
+    unread.push(`${part.length > SHOWN ? `${part.slice(0, SHOWN)}…` : part} (${why})`);
+  };
   const state = usualState(fields);
+  const version = Number(said.get("v") ?? 0);
+  if (!Number.isInteger(version) || version < 0) leave("v", said.get("v"), `it takes a version, the newest of which is ${VERSION}`);
   const tab = said.get("tab") ?? [...said.keys()].find((name) => has(fields, name) && said.get(name) === "");
   if (has(fields, tab)) state.tab = tab;
+  else if (tab !== undefined) leave("tab", tab, `it takes ${Object.keys(fields).join(" or ")}`);
   for (const [name, value] of said) {
-    const [owner, own] = version === 0 ? ownerBefore1(name, state.tab, fields) : split(name);
-    const read = has(fields, owner) && has(fields[owner], own) ? fields[owner][own].read(value) : undefined;
-    if (read !== undefined) state[owner][own] = read;
+    if (name === "v" || name === "tab" || (name === state.tab && value === "")) continue;
+    const [owner, own] = place(name, state.tab, fields);
+    const field = owner && fields[owner][own];
+    const found = field && field.read(value);
+    if (!field) leave(name, value, "there is no such setting");
+    else if (found === undefined) leave(name, value, `it takes ${field.takes}`);
+    else state[owner][own] = found;
   }
-  return { state, newer: version > VERSION };
+  return { state, newer: version > VERSION, unread };
 }
 
 /** The address of a state, which begins with #. */
@@ -104,25 +137,33 @@ function write(field) {
   return field.usual === null ? null : field.write(field.usual);
 }
 
-/** Version 0 is what people type: `#chat`, `#tab=chat&temperature=1`. Names are those of the tab, or of the first. */
-function ownerBefore1(name, tab, fields) {
-  return name.includes(".") ? split(name) : [tab ?? Object.keys(fields)[0] ?? "", name];
-}
-
-function split(name) {
+/** The tab and the field that a name of an address means: `chat.temperature`, or `temperature` as people type it and pages
+ * before version 1 had it, of the tab that is open or of the first that has one; [] where there is none. */
+function place(name, tab, fields) {
   const dot = name.indexOf(".");
-  return dot < 0 ? ["", name] : [name.slice(0, dot), name.slice(dot + 1)];
+  const own = name.slice(dot + 1);
+  const tabs = dot >= 0 ? [name.slice(0, dot)] : [tab, ...Object.keys(fields)];
+  for (const owner of tabs.filter((each) => has(fields, each))) {
+    if (has(fields[owner], own)) return [owner, own];
+    const now = Object.keys(fields[owner]).find((each) => fields[owner][each].formerly.includes(own));
+    if (now) return [owner, now];
+  }
+  return [];
 }
 
-/** The names and values of an address; of a name that is there twice the last. */
+/** The names and values of an address, of a name that is there twice the last, and the parts that are none. */
 function parameters(hash) {
-  const pairs = hash.replace(/^#/, "").split("&").filter(Boolean);
-  return new Map(
-    pairs.flatMap((pair) => {
-      const [name, ...value] = pair.split("=").map((part) => decode(part));
-      return name === null || value.includes(null) ? [] : [[name, value.join("=")]];
-    }),
-  );
+  const [said, unread] = [new Map(), []];
+  for (const pair of hash.replace(/^#/, "").split("&").filter(Boolean)) {
+    const [name, ...value] = pair.split("=").map((part) => decode(part));
+    if (name === null || value.includes(null)) unread.push(`${pair.slice(0, SHOWN)} (a % in it is followed by no code)`);
+    else {
+      const before = said.get(name);
+      if (before !== undefined && before !== value.join("=")) unread.push(`${name}=${before} (${name} is there again)`.slice(0, 2 * SHOWN));
+      said.set(name, value.join("="));
+    }
+  }
+  return { said, unread };
 }
 
 /** null for what is no encoding of a text. */

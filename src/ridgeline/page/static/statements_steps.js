@@ -14,14 +14,14 @@ export const LARGE = { ...PLAIN, model: "llama-3-70b", card: "h100-sxm", input: 
 const promptOf = (asked, length) => prefillOf(asked, makeWorkload(asked.table, { input: length, output: 1 }));
 const attentionOf = (phase) => phase.classes.find((each) => each.kind === "attention").bound;
 
-/** Prompt length from which attention does more arithmetic than the matrices; beyond any context, perhaps. */
+/** Prompt lengths from which attention does as much arithmetic as the matrices, and more; beyond any context, perhaps. */
 function attentionOvertakes({ table, device, ranks }) {
   const excess = (length) => {
     const { rows } = priceStep(table, device, workOf(table, [segment(length, length)]), ranks);
     const of = (kind) => rows.filter(({ op }) => op.kind === kind).reduce((sum, { op, cost }) => sum + cost.flops[table.dtype] * op.count, 0);
     return of("attention") - of("linear");
   };
-  return firstFrom((length) => excess(length) >= 0);
+  return { level: firstFrom((length) => excess(length) >= 0), overtakes: firstFrom((length) => excess(length) > 0) };
 }
 
 export const ONE_USER = [
@@ -88,10 +88,11 @@ export const ONE_USER = [
     state: { ...SMALL, input: 1024, output: 1 },
     find: ({ asked, state }) => {
       const phase = promptOf(asked, state.input);
-      return { attention: attentionOf(phase), all: phase.seconds.bound, overtakes: attentionOvertakes(asked) };
+      return { attention: attentionOf(phase), all: phase.seconds.bound, ...attentionOvertakes(asked) };
     },
-    ledger: ({ attention, all, overtakes }) =>
-      `Of a prompt of 1,024 tokens ${saySeconds(attention)} of ${saySeconds(all)}; it does more arithmetic than the matrices from ${grouped(overtakes)} tokens on.`,
+    ledger: ({ attention, all, level, overtakes }) =>
+      `Of a prompt of 1,024 tokens ${saySeconds(attention)} of ${saySeconds(all)}. ` +
+      (level < overtakes ? `At ${grouped(level)} tokens it does as much arithmetic as the matrices, from ${grouped(overtakes)} on more.` : `It does more arithmetic than the matrices from ${grouped(overtakes)} tokens on.`),
     why: "Attention grows with the square of a prompt, but from a small beginning. Models of video get there, chats do not.",
   },
 ];

@@ -14,28 +14,28 @@ import { Why } from "page/calc_why.js";
 import { LoadChart } from "page/chart_load.js";
 import { Roofline } from "page/chart_roofline.js";
 import { Tower } from "page/chart_tower.js";
-import { Said, Trouble } from "page/controls.js";
+import { Trouble } from "page/controls.js";
 import { prefillOf } from "page/plan.js";
-import { number, text, whole } from "page/state.js";
+import { formerly, number, text, whole } from "page/state.js";
 import { inTurn } from "page/turns.js";
 
 export const id = "calculator";
 export const title = "Calculator";
 
 /** What the address says. model: "" for the one that is served, where there is one. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
- * rival: the card of the race. */
+ * rival: the card of the race. Other names are those of `ridgeline plan`. */
 export const fields = {
   model: text("", 200),
-  card: text("a100-sxm-80gb", 100),
-  cards: whole(1, 1, 8),
+  card: formerly(text("a100-sxm-80gb", 100), "device"),
+  cards: formerly(whole(1, 1, 8), "devices"),
   weights: text("", 20),
   kv: text("", 20),
   input: whole(1500, 1, 2 ** 24),
   output: whole(1000, 1, 2 ** 24),
-  users: whole(1, 1, 2048),
+  users: formerly(whole(1, 1, 2048), "batch"),
   ttft: number(1, 0, 1000),
   tpot: number(0.05, 0, 1000),
-  use: number(0.9, 0.3, 1),
+  use: formerly(number(0.9, 0.3, 1), "memory-utilization"),
   rival: text("h100-sxm", 100),
 };
 
@@ -133,7 +133,9 @@ export function view({ source, context, active, state: said, set }) {
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;
-  const shown = setting ?? last.current;
+  // Figures of the choice before keep their place while those of this one are read, unseen unless that takes a moment only.
+  const shown = setting ?? (trouble ? null : last.current);
+  const waits = all && !setting && !trouble;
   const stop = useFirstStep(Boolean(setting), active, state, drag);
   const change = useCallback((own) => {
     stop();
@@ -150,11 +152,13 @@ export function view({ source, context, active, state: said, set }) {
   const has = (own) => !models.tables || models.tables.includes(nameOf({ ...state, ...own }));
   return html`
     <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names}>
-      <${Given} ...${{ source, active }} onGiven=${(model, config) => (give(model, config), change({ model }))} />
+      <${Given} ...${{ source, active }} model=${state.model} onGiven=${(model, config) => (give(model, config), change({ model }))} />
     <//>
     ${trouble && html`<${Trouble}>${trouble}<//>`}
+    <p class="pending" role="status">${waits ? `The price of ${whatOf(state)} is being read.` : ""}</p>
     ${shown &&
-    html`<div class="first">
+    html`<div class="figures" inert=${!setting} aria-busy=${setting ? null : "true"}>
+      <div class="first">
         <${Sentence} setting=${shown} />
         <div class="pictures">
           <${Roofline} setting=${shown} ghost=${ghost} ...${{ touched, prefill, onChange: change }} />
@@ -168,10 +172,16 @@ export function view({ source, context, active, state: said, set }) {
         <${WhyInTurn} setting=${shown} />
         <${RaceInTurn} setting=${shown} all=${all} cards=${names} rival=${state.rival} onRival=${challenge} ...${{ source, context }} />
         <${TakeInTurn} setting=${shown} />
-      </div>`}
+      </div>
+    </div>`}
     <${FolkloreInTurn} ...${{ all, tableOf, known }} onChange=${look} />
-    <${Said}>${table === undefined ? "The model's price is being read." : ""}<//>
   `;
+}
+
+/** A model and how it is stored, in words. */
+function whatOf({ model, weights, kv, cards }) {
+  const stored = [weights && `${weights} weights`, kv && `${kv} KV`, cards > 1 && `${cards} cards`].filter(Boolean);
+  return [model, ...stored].join(", ");
 }
 
 /** A Setting, or what is in the way of it, in words. */

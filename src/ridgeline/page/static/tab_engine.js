@@ -61,6 +61,7 @@ function Replayed({ runs, active, state, set }) {
   const place = Math.min(state.step, run.frames.length);
   const { engine, revision, idle } = useReplay(run, place);
   return html`
+    ${state.run && run.id !== state.run && html`<${Trouble}>This file has no run ${state.run}; it plays ${run.title}.<//>`}
     <${Player}
       ...${{ runs, run, place, active }}
       choose=${(name) => set({ run: name, step: 0 })}

@@ -3,7 +3,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { modelsOf } from "page/context.js";
-import { Choice, Field, Said, Slider, Trouble } from "page/controls.js";
+import { Choice, Field, Said, Slider, Trouble, WholeField } from "page/controls.js";
 import { after, begun, ofJob } from "page/drawing.js";
 import { Drawing } from "page/drawing_parts.js";
 import { number, text, whole } from "page/state.js";
@@ -60,7 +60,9 @@ function Live({ context, source, state, set }) {
       <${Choice} name="Size" value=${size} choices=${model.sizes.map((each) => [each, each.replace("x", " × ")])} onInput=${(own) => set({ size: own })} />
       <${Slider} name="Steps" value=${steps} shown=${String(steps)} least=${1} most=${Math.max(50, steps)} step=${1} onInput=${(own) => set({ steps: own })} />
       <${Slider} name="Guidance" value=${guidance} shown=${String(guidance)} least=${0} most=${Math.max(12, guidance)} step=${0.5} onInput=${(own) => set({ guidance: own })} />
-      <${Field} name="Seed" type="number" min="0" value=${state.seed ?? ""} hint="empty: another each time" onInput=${(own) => set({ seed: own === "" ? null : Math.max(0, Math.floor(Number(own))) })} />
+      <${WholeField} name="Seed" value=${state.seed} least=${0} most=${Number.MAX_SAFE_INTEGER} usual="another each time" onInput=${(seed) => set({ seed })} />
+      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no pipeline ${state.model}; ${model.id} draws.<//>`}
+      ${state.size && state.size !== size && html`<${Trouble}>${model.id} does not draw ${state.size}; the size is ${size}.<//>`}
       <div class="acts">
         ${busy ? html`<button type="button" class="main" onClick=${stop}>Stop</button>` : html`<button type="submit" class="main" disabled=${!prompt.trim()}>Draw</button>`}
       </div>

@@ -1,0 +1,137 @@
+"""The progress of `ridgeline simulate`: an estimate before it starts, then how far its runs are."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+
+from ridgeline.cli.simulate_options import JudgedFlags
+from ridgeline.cli.simulate_traffic import TrafficFlags
+from ridgeline.cli.terminal import changing_line, rough_time, say
+from ridgeline.simulate.adviser import BUDGETS, PLACES, SHARES
+from ridgeline.simulate.asked import Asked
+from ridgeline.simulate.division import CARDS, REPLICAS
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.run import Watch, run
+from ridgeline.traffic.offered import Offered
+
+_FEW = 300  # requests of a run that takes no time worth an estimate
+_SAMPLE = 0.4  # seconds of a run from which the time of all of it is estimated
+_WORTH_SAYING = 3.0  # seconds from which an estimate is said
+_LEVELS = 9  # rates that a capacity is usually found within
+_MOST_COUNTED = 10**6  # requests of a trace that are counted beforehand
+
+
+class SimulationProgress:
+    """The runs of a command, told one after the other; a callable that watches the run of a name."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """show: says how far it is, as often as that makes sense."""
+        self._show = show
+        self._planned, self._begun = 1, 0
+        self._share: Callable[[Log], float] = lambda log: 0.0
+        self._of = ""
+        self._started = time.monotonic()
+
+    def expect(self, asked: Asked, traffic: TrafficFlags, runs: int, about: str = "") -> None:
+        """Say how long so many runs take, by the beginning of one. about: a word such as `up to` before the number."""
+        count = request_count(traffic, asked.offered())
+        until = traffic.until
+        self._planned = runs
+        self._share = lambda log: _share(log, count, until)
+        self._of = f" of {count:,} requests" if count is not None else f", {(until or 0) / 1e9:,.0f} s of requests"
+        seconds = 0.0 if count is not None and count * runs <= _FEW else runs * _seconds(asked, self._share)
+        if seconds >= _WORTH_SAYING:
+            number = f"{about} {runs:,}".strip()
+            say(f"simulating {number} run{'s' * (runs != 1)}{self._of}: about {rough_time(seconds)}")
+        self._started = time.monotonic()
+
+    def __call__(self, name: str) -> Watch:
+        self._begun += 1
+        place = self._begun
+        began = time.monotonic()
+
+        def watch(log: Log) -> None:
+            share = self._share(log)
+            at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
+            words = f"{name}: run {place:,} of {max(place, self._planned):,}, {share:.0%}, {at:,.1f} s simulated"
+            self._show(f"{words}, {len(log.requests):,} requests{self._left(began, share, place)}")
+
+        return watch
+
+    def _left(self, began: float, share: float, place: int) -> str:
+        """Return how long this run and those after it still take, once enough of it has run to tell."""
+        took = time.monotonic() - began
+        if share < 0.02 or took < 1:
+            return ""
+        rest = max(0, self._planned - place)
+        return f", about {rough_time(took / share * (1 - share + rest))} left"
+
+
+def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
+    """Return how many requests a run has; None if that follows from the responses. offered: is used up."""
+    if traffic.turns > 1:
+        return None if traffic.requests is None else traffic.requests * traffic.turns
+    if not traffic.open_loop:
+        return traffic.requests
+    if traffic.trace is None and traffic.rate is not None:
+        by_time = None if traffic.until is None else round(traffic.rate * traffic.until / 1e9)
+        return min((each for each in (by_time, traffic.requests) if each is not None), default=None)
+    count = 0
+    while offered.upcoming is not None and count < _MOST_COUNTED:
+        offered.take()
+        count += 1
+    return count
+
+
+def run_count(asked: Asked, judged: JudgedFlags) -> tuple[int, str]:
+    """Return how many runs a command makes, and `up to` or `some` if their number follows from what they show."""
+    prices = 3 if asked.error.share else 1
+    if judged.capacity:
+        return prices * (_LEVELS + 1), "some"
+    others = 2 if asked.fleet.split is not None else 0
+    about = ""
+    if judged.advise:
+        others += len(BUDGETS) + len(PLACES) + len(SHARES)
+        about = "up to"
+    if judged.divide is not None:
+        others += sum(devices * replicas <= judged.divide for devices, replicas in product(CARDS, REPLICAS))
+        about = "up to"
+    return prices + others, about
+
+
+def _share(log: Log, count: int | None, until: int | None) -> float:
+    """Return how much of a run is over, by the requests that have come, or by the time in which they come."""
+    if count:
+        return min(1.0, len(log.requests) / count)
+    at = log.steps.started[-1] if log.steps.started else 0
+    return min(1.0, at / until) if until else 0.0
+
+
+class _Enough(Exception):
+    """The sample of a run is long enough."""
+
+
+def _seconds(asked: Asked, share: Callable[[Log], float]) -> float:
+    """Return about how long a run takes, from its first part."""
+    began, seen = time.monotonic(), 1.0
+
+    def watch(log: Log) -> None:
+        nonlocal seen
+        seen = share(log)
+        if seen > 0 and time.monotonic() - began > _SAMPLE:
+            raise _Enough
+
+    try:
+        run(asked.machine, asked.offered(), 1.0, watch, asked.fleet)
+    except _Enough:
+        return (time.monotonic() - began) / seen
+    return time.monotonic() - began
+
+
+@contextmanager
+def simulation_progress() -> Iterator[SimulationProgress]:
+    """Yields the progress of a command's runs: a line on stderr that changes, or one now and then where stderr is no
+    terminal."""
+    with changing_line() as show:
+        yield SimulationProgress(show)
