@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
 from diffusion.schedulers import relative
@@ -23,6 +24,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "2.1": wan,
     "two experts": lambda folder: wan(folder, experts=True),
     "5b": lambda folder: wan(folder, fifth=True),
+    "flow-match Euler": lambda folder: wan(folder, scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0)),
 }
 REQUESTS = {
     "guidance, negative, two clips": Request("a  cat\n runs &amp; jumps", "blur", Size(64, 32), 5, 3.0, 7, 2, frames=9),

@@ -151,9 +151,10 @@ def pixart(folder: Path, *, sigma: bool, consistent: bool = False) -> PixArtSigm
     return saved(pipeline, folder)
 
 
-def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipeline:
+def wan(folder: Path, *, experts: bool = False, fifth: bool = False, scheduler: Any = None) -> WanPipeline:
     """Diffusers' pipeline of Wan, also saved as a folder that states CLIP_SIZES. experts: two, as 2.2's A14B has them.
-    fifth: as 2.2's 5B, whose tokens each have a noise level and whose VAE packs pixels."""
+    fifth: as 2.2's 5B, whose tokens each have a noise level and whose VAE packs pixels. scheduler: by default as
+    released."""
     tokenizer, channels = t5_tokenizer(), 6 if fifth else CHANNELS
     transformers = [
         WanTransformer3DModel(
@@ -177,7 +178,8 @@ def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipel
         vae=vae,
         transformer=transformers[0],
         transformer_2=transformers[1] if experts else None,
-        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        scheduler=scheduler
+        or UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
         boundary_ratio=0.875 if experts else None,
         expand_timesteps=fifth,
     )

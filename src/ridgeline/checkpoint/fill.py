@@ -14,7 +14,15 @@ from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.checkpoint.ties import settle_tables, settle_tables_of
 from ridgeline.document.numbers import three
-from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, total_memory
+from ridgeline.host import (
+    GIB,
+    available_memory,
+    check_threads,
+    disk_bytes,
+    out_of_memory,
+    threads_for,
+    total_memory,
+)
 from ridgeline.models.bill import bill
 from ridgeline.models.building import build_denoiser, build_to_run
 from ridgeline.models.denoiser import Denoiser
@@ -73,14 +81,21 @@ def load_model(
 
 
 def load_denoiser(
-    model: Source | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
+    model: Source | str,
+    dtype: torch.dtype | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Denoiser:
     """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
     memory-mapped where they need no conversion.
 
-    dtype: fp32 or bf16; as they are stored where none is given, as language models run. Raises ModelRefused, as
-    `load_model`, and ValueError for another dtype.
+    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: that torch computes
+    with from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
+    `load_model`, and ValueError for another dtype or more threads than cores.
     """
+    if threads is not None:
+        check_threads(threads)
     if dtype not in (None, *DTYPES):
         raise ValueError(f"a denoiser does not run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
@@ -91,6 +106,7 @@ def load_denoiser(
     built = build_denoiser(source.config, dtype or checkpoint.dtype)
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
     fill(built, checkpoint, family, progress, converts=dtype is not None)
+    torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
     built.fuse()
     return built
 

@@ -249,15 +249,22 @@ def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]
     for name, entry in entries.items():
         match entry:
             case [str(), str(kind)] if name.isidentifier():
-                components[name] = _component(name, folder / name / "config.json", kind)
+                components[name] = _with_class(_component(name, folder / name / "config.json", kind))
     return components
+
+
+def _with_class(part: Component) -> Component:
+    """A part of a pipeline whose config states its class, as that of FLUX.1's T5 may leave to the index."""
+    config = part.config
+    if config is None or config.architecture:
+        return part
+    stated = Fields({**config.values, "architectures": [part.kind]}, config.source, config.elsewhere)
+    return Component(part.name, part.folder, part.kind, stated)
 
 
 def _component(name: str, config: Path, kind: str = "") -> Component:
     fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
-        if kind and not fields.architecture:  # FLUX.1's text encoders leave it to the index of their pipeline
-            fields = Fields({**fields.values, "architectures": [kind]}, fields.source, fields.elsewhere)
         kind = kind or fields.architecture
     return Component(name, config.parent, kind, fields)
 

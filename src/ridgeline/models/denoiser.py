@@ -3,12 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ridgeline.models.network import Network
 from ridgeline.models.walk import Walk, every_block
+from ridgeline.ops.kernels import share_threads
 from ridgeline.ops.work import AttentionWork, Space, Work
 
 LATENTS: Space = "latents"
@@ -34,6 +36,26 @@ class Prepared:
 
 Texts = Sequence[Tensor] | Prepared
 """The states of each text [tokens, text_width], or what was prepared of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastTexts:
+    """The texts of the latest call that was given texts, the weights by which they were prepared, and the result.
+
+    texts: copies. weights: where each parameter lies, and its version, which counts changes in place.
+    """
+
+    texts: tuple[Tensor, ...]
+    weights: tuple[tuple[int, int], ...]
+    prepared: Prepared
+
+    def holds(self, texts: Sequence[Tensor], weights: tuple[tuple[int, int], ...]) -> bool:
+        """Whether preparing these texts by these weights would give the same."""
+        return weights == self.weights and len(texts) == len(self.texts) and all(map(_same, texts, self.texts))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
 class Denoiser(Network):
@@ -65,6 +87,14 @@ class Denoiser(Network):
     takes_guidance = False
     text_first = False
     block_lists: tuple[str, ...] = ()
+    _last_texts: _LastTexts | None = None
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call `forward` as a pipeline calls it: our kernels use as many threads as torch does now, and nothing is kept
+        for gradients, which our kernels do not have."""
+        share_threads()
+        with torch.inference_mode():
+            return super().__call__(*given, **named)
 
     @abstractmethod
     def forward(
@@ -97,9 +127,24 @@ class Denoiser(Network):
 
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
         """What was prepared of a text for each picture, or is now where it was not."""
-        prepared = texts if isinstance(texts, Prepared) else self.prepare(texts)
+        prepared = texts if isinstance(texts, Prepared) else self._prepared_once(texts)
         assert len(prepared.lengths) == pictures, "a text for each picture"
         return prepared
+
+    def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
+        """Return what `prepare` makes of texts, which a caller gives again at each noise level: the latest result is
+        kept. Not for texts without numbers, nor for weights whose changes cannot be seen."""
+        weights = list(self.parameters())
+        if (
+            type(self).prepare is Denoiser.prepare
+            or any(text.is_meta for text in texts)
+            or any(weight.is_inference() for weight in weights)
+        ):
+            return self.prepare(texts)
+        versions = tuple((weight.data_ptr(), weight._version) for weight in weights)
+        if self._last_texts is None or not self._last_texts.holds(texts, versions):
+            self._last_texts = _LastTexts(tuple(text.clone() for text in texts), versions, self.prepare(texts))
+        return self._last_texts.prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
         """The work of `prepare`, of texts with so many tokens."""

@@ -203,11 +203,16 @@ def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:
 
 @cache
 def library() -> Library | None:
-    """The kernels of this process; None where they are off, or there are none to use. Raises ValueError."""
+    """The kernels of this process; None where they are off, or there are none to use. Raises ValueError.
+
+    They begin with as many threads as torch has, for callers who never call `share_threads`.
+    """
     name = os.environ.get(VARIABLE, "")
     if name in ("off", TRITON) or missing():
         return None
-    return Library(PATH, name)
+    kernels = Library(PATH, name)
+    kernels.threads(torch.get_num_threads())
+    return kernels
 
 
 def missing() -> str:
