@@ -1,6 +1,7 @@
 """Deadlines and limits of a connection, on sockets, with limits of tenths of seconds."""
 
 import asyncio
+import http.client
 import json
 import socket
 import threading
@@ -235,7 +236,7 @@ class Slow:
 
     def __init__(self) -> None:
         self.begun = self.left = 0
-        self.seconds = 0.3
+        self.seconds = 0.12
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await Request(scope, receive).body()
@@ -259,6 +260,9 @@ class Slow:
             yield b"piece %d;" % piece
 
 
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
 def half_closed(port: int, data: bytes) -> bytes:
     """What comes back to a client that shuts down its sending side, up to the end of the connection."""
     with connect(port) as connection:
@@ -269,15 +273,16 @@ def half_closed(port: int, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 def test_a_client_that_sends_no_more_gets_its_whole_response(version: bytes) -> None:
-    """And not a byte beside it, though it is asked meanwhile whether it is there; then the connection ends."""
+    """And nothing but interim responses before it, by which it is asked whether it is there; then the end."""
     with listening(Slow(), SETTINGS) as port:
         for _ in range(2):
             said = half_closed(port, GET.replace(b"1.1", version))
-            head, _, body = said.partition(b"\r\n\r\n")
+            assert said.startswith(INTERIM) == (version == b"1.1")
+            head, _, body = said.replace(INTERIM, b"").partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert body == b"whole /x"
         streamed = half_closed(port, GET.replace(b"/x", b"/stream").replace(b"1.1", version))
-        assert streamed.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert streamed.replace(INTERIM, b"").startswith(b"HTTP/1.1 200 OK\r\n")
         assert [streamed.count(b"piece %d;" % piece) for piece in range(4)] == [1] * 4
         assert streamed.endswith(b"0\r\n\r\n" if version == b"1.1" else b"piece 3;")
         posted = b"POST /x HTTP/%b\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc" % version
@@ -296,7 +301,7 @@ def test_requests_that_were_sent_at_once_are_all_answered() -> None:
 def test_a_client_that_has_gone_is_noticed_though_nothing_is_sent(path: bytes, seconds: float) -> None:
     """At once, or some time after it said that it sends no more."""
     app = Slow()
-    app.seconds = 60.0
+    app.seconds = 60.0 if path == b"/x" else 1.0  # what a stream sends is answered too
     with up(app, SETTINGS) as server:
         with connect(port_of(server)) as connection:
             connection.sendall(GET.replace(b"/x", path))
@@ -307,6 +312,15 @@ def test_a_client_that_has_gone_is_noticed_though_nothing_is_sent(path: bytes, s
                 assert server.server_state.connections
         assert eventually(lambda: not server.server_state.connections, 2.0)
         assert app.left == (path == b"/x")
+
+
+def test_a_client_of_python_reads_over_interim_responses() -> None:
+    with listening(Slow(), SETTINGS) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/x")
+        connection.sock.shutdown(socket.SHUT_WR)
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"whole /x")
 
 
 def test_half_a_request_is_no_request() -> None:

@@ -110,6 +110,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two kinds": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "exactly one"),
     "no kind": ({"structured_outputs": {}}, "exactly one"),
     "unknown kind": ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag"),
+    "a type that is none": ({"response_format": {"type": ["json_object"]}}, "response_format.type"),
     "unknown type": ({"response_format": {"type": "xml"}}, "response_format.type"),
     "a schema of no object": ({"response_format": {"type": "json_object", "schema": "{}"}}, "response_format.schema"),
     "a schema's bounds": ({"response_format": {"type": "json_object", "schema": nested(33)}}, "deeper than 32"),

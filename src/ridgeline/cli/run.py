@@ -18,7 +18,6 @@ from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_i
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.features import Features
-from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.text import Tokenizer
@@ -174,12 +173,9 @@ def _generate(
         print(flush=True)
         for choice in completion.choices[1:]:
             print(f"\n--- {choice.index + 1} of {params.n} ---\n{clean(choice.text)}")
-    failed = [choice.error for choice in completion.choices if choice.finish is Finish.ERROR]
+    failed = [choice.error for choice in completion.choices if choice.error is not None]
     if len(failed) == len(completion.choices):
         raise ValueError(f"the request failed: {failed[0]}")
-    for choice in completion.choices if shown else ():
-        if choice.error is not None:
-            say(f"choice {choice.index + 1}: {choice.error}" if params.n > 1 else choice.error)
     return completion
 
 

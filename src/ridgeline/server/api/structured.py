@@ -76,7 +76,7 @@ def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"json_object": True} if schema is None else {"json": _of_objects(schema)}
     inner = asked.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, dict) else None
-    if not (isinstance(inner, dict) and isinstance(schema, dict)):
+    if not isinstance(inner, dict) or not isinstance(schema, dict):
         raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
     _refuse_others(inner, _JSON_SCHEMA, "response_format.json_schema")
     return {"json": schema}

@@ -1,12 +1,14 @@
 """A client that has shut down its sending side, and may still read: `nc -N`, or one that has gone.
 
 TCP says the same of both, until something is sent: the host of a client that has gone resets the connection. A response
-that is computed as a whole may send nothing for minutes, so a byte of urgent data is sent meanwhile (RFC 9293, section
-3.8.5). A client that reads does not see it: without SO_OOBINLINE urgent data is no part of the stream (RFC 6093).
+that is computed as a whole may send nothing for minutes, so the interim response `100 Continue` is sent meanwhile,
+which every client of HTTP/1.1 reads over (RFC 9110, section 15.2). HTTP/1.0 has none: its response is computed for a
+client that has gone, too. A response that is sent in pieces needs no interim one.
 """
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 FIRST_SECONDS = 0.02
 MOST_SECONDS = 5.0
@@ -15,9 +17,14 @@ MOST_SECONDS = 5.0
 class HalfClosedWatch:
     """Cuts a connection off once its client, which sends no more, does not read any more either."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        """Watch a connection until it is closed, or `close` is called."""
-        self._transport = transport
+    def __init__(self, transport: asyncio.Transport, may_inform: Callable[[], bool]) -> None:
+        """Watch a connection until it is closed, or `close` is called.
+
+        Args:
+            transport: The connection.
+            may_inform: Whether an interim response may be sent now.
+        """
+        self._transport, self._may_inform = transport, may_inform
         self._timer: asyncio.TimerHandle | None = None
         self._ask(FIRST_SECONDS)
 
@@ -36,17 +43,10 @@ class HalfClosedWatch:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._ask, min(2 * seconds, MOST_SECONDS))
 
     def _is_reset(self) -> bool:
-        """Whether the client's host has said that nobody reads. It is asked unless a part of the response is under way,
-        which asks it too."""
+        """Return whether the client's host has said that nobody reads, and ask it again."""
         connection = self._transport.get_extra_info("socket")
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return True
-        if not self._transport.get_write_buffer_size():
-            try:
-                with connection.dup() as same:
-                    same.send(b"\n", socket.MSG_OOB)
-            except BlockingIOError:
-                pass
-            except OSError:
-                return True
+        if self._may_inform():
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return False

@@ -116,8 +116,13 @@ class LimitedProtocol(H11Protocol):
         """Keep the connection of a client that sends no more while it has a response to come."""
         if self.lingering or self.cycle is None or self.cycle.response_complete or self._present_phase() != "answer":
             return False
-        self.half_closed = HalfClosedWatch(self.transport)
+        self.half_closed = HalfClosedWatch(self.transport, self._may_inform)
         return True
+
+    def _may_inform(self) -> bool:
+        """Return whether the client of the present request takes an interim response before its response begins."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
