@@ -103,6 +103,8 @@ def test_a_status_on_a_terminal_changes_in_place(monkeypatch: pytest.MonkeyPatch
         TrafficFlags(rate=5.0, duration="4s", arrival="constant"),
         TrafficFlags(rate=50.0, duration="1s", requests=7, arrival="constant"),
         TrafficFlags(users=3, requests=11),
+        TrafficFlags(users=2, trace=Path("trace.csv")),
+        TrafficFlags(users=2, trace=Path("trace.csv"), requests=9),
         TrafficFlags(trace=Path("trace.csv")),
         TrafficFlags(trace=Path("trace.csv"), speed=2.0, duration="3s"),
     ],

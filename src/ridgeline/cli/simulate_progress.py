@@ -3,21 +3,23 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
+from itertools import islice, product
 
 from ridgeline.cli.simulate_options import JudgedFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.terminal import changing_line, rough_time, say
+from ridgeline.cli.terminal import changing_line, err, rough_time, say
 from ridgeline.simulate.adviser import BUDGETS, PLACES, SHARES
 from ridgeline.simulate.asked import Asked
 from ridgeline.simulate.division import CARDS, REPLICAS
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.run import Watch, run
 from ridgeline.traffic.offered import Offered
+from ridgeline.traffic.trace import read_trace
 
-_FEW = 300  # requests of a run that takes no time worth an estimate
+_FEW = 6000  # requests of all runs that take no time worth an estimate
 _SAMPLE = 0.4  # seconds of a run from which the time of all of it is estimated
-_WORTH_SAYING = 3.0  # seconds from which an estimate is said
+_WORTH_SAYING = 5.0  # seconds from which an estimate is said
+_PATIENCE = 30.0  # seconds before the first line where no estimate was worth saying
 _LEVELS = 9  # rates that a capacity is usually found within
 _MOST_COUNTED = 10**6  # requests of a trace that are counted beforehand
 
@@ -30,8 +32,7 @@ class SimulationProgress:
         self._show = show
         self._planned, self._begun = 1, 0
         self._share: Callable[[Log], float] = lambda log: 0.0
-        self._of = ""
-        self._started = time.monotonic()
+        self._from = 0.0  # the moment before which nothing is said
 
     def expect(self, asked: Asked, traffic: TrafficFlags, runs: int, about: str = "") -> None:
         """Say how long so many runs take, by the beginning of one. about: a word such as `up to` before the number."""
@@ -39,12 +40,12 @@ class SimulationProgress:
         until = traffic.until
         self._planned = runs
         self._share = lambda log: _share(log, count, until)
-        self._of = f" of {count:,} requests" if count is not None else f", {(until or 0) / 1e9:,.0f} s of requests"
+        of = f" of {count:,} requests" if count is not None else f", {(until or 0) / 1e9:,.0f} s of requests"
         seconds = 0.0 if count is not None and count * runs <= _FEW else runs * _seconds(asked, self._share)
+        self._from = time.monotonic() + (0.0 if seconds >= _WORTH_SAYING or err.is_terminal else _PATIENCE)
         if seconds >= _WORTH_SAYING:
             number = f"{about} {runs:,}".strip()
-            say(f"simulating {number} run{'s' * (runs != 1)}{self._of}: about {rough_time(seconds)}")
-        self._started = time.monotonic()
+            say(f"simulating {number} run{'s' * (runs != 1)}{of}: about {rough_time(seconds)}")
 
     def __call__(self, name: str) -> Watch:
         self._begun += 1
@@ -52,6 +53,8 @@ class SimulationProgress:
         began = time.monotonic()
 
         def watch(log: Log) -> None:
+            if time.monotonic() < self._from:
+                return
             share = self._share(log)
             at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
             words = f"{name}: run {place:,} of {max(place, self._planned):,}, {share:.0%}, {at:,.1f} s simulated"
@@ -69,9 +72,12 @@ class SimulationProgress:
 
 
 def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
-    """Return how many requests a run has; None if that follows from the responses. offered: is used up."""
+    """Return how many requests a run has at most; None if nothing but time bounds them. offered: is used up."""
     if traffic.turns > 1:
         return None if traffic.requests is None else traffic.requests * traffic.turns
+    if not traffic.open_loop and traffic.trace is not None:
+        rows = sum(1 for _ in islice(read_trace(traffic.trace), _MOST_COUNTED))
+        return rows if traffic.requests is None else min(rows, traffic.requests)
     if not traffic.open_loop:
         return traffic.requests
     if traffic.trace is None and traffic.rate is not None:
@@ -101,11 +107,11 @@ def run_count(asked: Asked, judged: JudgedFlags) -> tuple[int, str]:
 
 
 def _share(log: Log, count: int | None, until: int | None) -> float:
-    """Return how much of a run is over, by the requests that have come, or by the time in which they come."""
-    if count:
-        return min(1.0, len(log.requests) / count)
+    """Return how much of a run is over, by the requests that have come and the time in which they come."""
     at = log.steps.started[-1] if log.steps.started else 0
-    return min(1.0, at / until) if until else 0.0
+    shares = [len(log.requests) / count] if count else []
+    shares += [at / until] if until else []
+    return min(1.0, max(shares, default=0.0))
 
 
 class _Enough(Exception):
