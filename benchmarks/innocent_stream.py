@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
@@ -35,6 +35,7 @@ BOUND_SECONDS, BOUND_TIMES = 0.2, 10
 AFTER = 0.05
 """Seconds after an attack's end in which a gap still counts as its own."""
 IDLE_SECONDS = 3.0
+"""Seconds without an attack before each round; the idle gap is that of their second half."""
 
 READER = """
 import http.client, json, sys, time
@@ -153,7 +154,8 @@ def measure(model: Sequence[str], rounds: int, only: Sequence[str]) -> tuple[lis
             now, took = time.monotonic(), list[tuple[str, str, float, float]]()
             for row, name, attack in todo:
                 start = time.monotonic()
-                attack(port)
+                with suppress(OSError):  # the server closes the connection of one that it refuses unread
+                    attack(port)
                 took.append((row, name, start, time.monotonic() + AFTER))
                 time.sleep(2 * AFTER)
             time.sleep(1.0)  # streams say what they had when they end

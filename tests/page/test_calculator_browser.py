@@ -179,11 +179,8 @@ def test_the_home_of_a_server_opens_with_the_served_model(open_page: OpenPage) -
     llm = apart(lambda: AsyncLLM("tales"))
     with watched(llm, ServerSettings(models=("story/teller",)), {"story/teller": "tales"}) as up:
         page = open_page(f"{up.url}/", **STILL).page
-        model, prompt, output = (
-            page.get_by_role("combobox", name="model"),
-            page.get_by_label("input"),
-            page.get_by_label("output"),
-        )
+        model = page.get_by_role("combobox", name="model")
+        prompt, output = (page.get_by_role("spinbutton", name=name, exact=True) for name in ("input", "output"))
         page.locator(".sentence strong").get_by_text("story/teller", exact=True).wait_for()
         assert model.input_value() == "story/teller"
         assert page.get_by_role("alert").count() == 0
