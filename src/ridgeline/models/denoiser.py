@@ -1,7 +1,7 @@
 """Denoiser: the contract of models that say which way noise lies in a picture."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,19 +42,31 @@ Texts = Sequence[Tensor] | Prepared
 class _LastTexts:
     """The texts of the latest call that was given texts, the weights by which they were prepared, and the result.
 
-    texts: copies. weights: where each parameter lies, and its version, which counts changes in place.
+    texts: copies. tables: the parameters of each module. weights: as `_versions` of them.
     """
 
     texts: tuple[Tensor, ...]
-    weights: tuple[tuple[int, int], ...]
+    tables: Sequence[Mapping[str, Tensor | None]]
+    weights: list[tuple[int, int]]
     prepared: Prepared
 
-    def holds(self, texts: Sequence[Tensor], weights: tuple[tuple[int, int], ...]) -> bool:
-        """Whether preparing these texts by these weights would give the same."""
-        return weights == self.weights and len(texts) == len(self.texts) and all(map(_same, texts, self.texts))
+    def holds(self, texts: Sequence[Tensor]) -> bool:
+        """Whether preparing these texts now would give the same."""
+        return (
+            len(texts) == len(self.texts)
+            and all(map(_same, texts, self.texts))
+            and _versions(self.tables) == self.weights
+        )
+
+
+def _versions(tables: Sequence[Mapping[str, Tensor | None]]) -> list[tuple[int, int]]:
+    """Return where each parameter lies, and its version, which counts changes in place; -1 where none are counted."""
+    every = (own for table in tables for own in table.values() if own is not None)
+    return [(own.data_ptr(), -1 if own.is_inference() else own._version) for own in every]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two texts have the same numbers."""
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
@@ -134,17 +146,16 @@ class Denoiser(Network):
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
         """Return what `prepare` makes of texts, which a caller gives again at each noise level: the latest result is
         kept. Not for texts without numbers, nor for weights whose changes cannot be seen."""
-        weights = list(self.parameters())
-        if (
-            type(self).prepare is Denoiser.prepare
-            or any(text.is_meta for text in texts)
-            or any(weight.is_inference() for weight in weights)
-        ):
-            return self.prepare(texts)
-        versions = tuple((weight.data_ptr(), weight._version) for weight in weights)
-        if self._last_texts is None or not self._last_texts.holds(texts, versions):
-            self._last_texts = _LastTexts(tuple(text.clone() for text in texts), versions, self.prepare(texts))
-        return self._last_texts.prepared
+        last = self._last_texts
+        if last is not None and last.holds(texts):
+            return last.prepared
+        prepared = self.prepare(texts)
+        seen = not any(text.is_meta for text in texts) and not any(own.is_inference() for own in self.parameters())
+        if seen and type(self).prepare is not Denoiser.prepare:
+            tables = [module._parameters for module in self.modules() if module._parameters]
+            copies = tuple(text.clone() for text in texts)
+            self._last_texts = _LastTexts(copies, tables, _versions(tables), prepared)
+        return prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
         """The work of `prepare`, of texts with so many tokens."""
