@@ -70,16 +70,29 @@ def call_forms(source: str) -> tuple[Form, ...]:
     found = []
     for as_text, content in itertools.product((False, True), ("", None, ABSENT)):
         form = Form(as_text, content)
-        if _writes_once(source, form, None):
-            apart = not _writes_once(source, form, "sentinel_text")
-            found.append(Form(as_text, content, apart))
+        if _writes_once(source, form):
+            together, apart = (_keeps_text(source, Form(as_text, content, way)) for way in (False, True))
+            found.append(Form(as_text, content, apart and not together))
     return tuple(form for form in found if form.as_text == found[0].as_text)
 
 
-def _writes_once(source: str, form: Form, text: str | None) -> bool:
+def _calling(text: str | None) -> Message:
     function = {"name": CALLED, "arguments": {KEY: VALUE}}
     call = {"id": "sentinel1", "type": "function", "function": function}
-    messages = list(form.written([ASK, {"role": "assistant", "content": text, "tool_calls": [call]}]))
+    return {"role": "assistant", "content": text, "tool_calls": [call]}
+
+
+def _keeps_text(source: str, form: Form) -> bool:
+    """Whether a call and the text before it are both written, in a conversation that goes on."""
+    result = {"role": "tool", "name": CALLED, "tool_call_id": "sentinel1", "content": "sentinel_result"}
+    loop = [ASK, _calling("sentinel_text"), result, {"role": "assistant", "content": "sentinel_end"}, ASK]
+    messages = list(form.written(loop))
+    whole = rendered(source, messages, OFFERED) or rendered(source, messages) or ""
+    return all(word in whole for word in ("sentinel_text", CALLED, VALUE))
+
+
+def _writes_once(source: str, form: Form) -> bool:
+    messages = list(form.written([ASK, _calling(None)]))
     whole = rendered(source, messages, OFFERED) or rendered(source, messages) or ""
     said = whole.partition(ASK["content"])[2]
     clean = not any(each in said for each in (f'\\"{KEY}', f"{{'{KEY}'", "None"))

@@ -190,12 +190,40 @@ ONE = "<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
             [ASK, calling(call("tide")), result("low")],
             'How high is it?<tide>{"harbour": "Brest", "days": 3}low',
         ),
-        # Of two forms that write the call, the shorter: an empty message is none.
+        # It prints a null content as another word.
         (
-            "{% for m in messages %}{% if m.content is not none %}[{{ m.role }}]{{ m.content }};{% endif %}"
+            "{% for m in messages %}[{{ m.role }}]{% if m.content is none %}null{% else %}{{ m.content }}{% endif %}"
             "{% for c in m.tool_calls or [] %}" + ONE + END,
             [ASK, calling(call("tide")), result("low")],
-            '[user]How high is it?;<tide>{"harbour": "Brest", "days": 3}[tool]low;',
+            '[user]How high is it?[assistant]<tide>{"harbour": "Brest", "days": 3}[tool]low',
+        ),
+        # It says "None" anyway.
+        (
+            LOOP + ONE + END + "If None fits, say so.",
+            [ASK, calling(call("tide")), result("low")],
+            '[user]How high is it?[assistant]<tide>{"harbour": "Brest", "days": 3}[tool]lowIf None fits, say so.',
+        ),
+        # A call is named by its id alone, as Kimi K2.5 has it.
+        (
+            LOOP + "<{{ c.id }}>{{ c.function.arguments | tojson }}{% endfor %}"
+            "{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{% endfor %}",
+            [ASK, calling(call("tide"), call("wind", 1)), result("low"), result("east", 1)],
+            '[user]How high is it?[assistant]<functions.tide:0>{"harbour": "Brest", "days": 3}<functions.wind:1>'
+            '{"harbour": "Brest", "days": 3}[tool]low(functions.tide:0)[tool]east(functions.wind:1)',
+        ),
+        # Short ids are refused, as some of Mistral's templates do.
+        (
+            LOOP + "{% if c.id|length < 9 %}{{ raise_exception('id') }}{% endif %}" + ONE + END,
+            [ASK, calling({**call("tide"), "id": "1"}), {**result("low"), "tool_call_id": "1"}],
+            '[user]How high is it?[assistant]<tide>{"harbour": "Brest", "days": 3}[tool]low',
+        ),
+        # The system message is written only before a last message of the user: it moves there in a tool loop.
+        (
+            "{% if messages[0].role == 'system' %}{% set s = messages[0].content %}{% set messages = messages[1:] %}"
+            "{% endif %}{% for m in messages %}{{ s if loop.last and m.role == 'user' }}[{{ m.role }}]{{ m.content }}"
+            "{% for c in m.tool_calls or [] %}" + ONE + END,
+            [{"role": "system", "content": "probe_rule"}, ASK, calling(call("tide")), result("low")],
+            '[user]probe_rule\n\nHow high is it?[assistant]<tide>{"harbour": "Brest", "days": 3}[tool]low',
         ),
         # Only the first call is written: each call gets a message, with its result behind it.
         (
@@ -225,7 +253,18 @@ ONE = "<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
             "probe_first\n\nprobe_rule|How high is it?",
         ),
     ],
-    ids=["null in words", "the shorter", "one call a message", "as Python has it", "named results", "joined"],
+    ids=[
+        "null in words",
+        "null in other words",
+        "None anyway",
+        "ids of functions",
+        "no short ids",
+        "system moves",
+        "one call a message",
+        "as Python has it",
+        "named results",
+        "joined",
+    ],
 )
 def test_small_templates_get_what_they_take(source: str, messages: list[Message], expected: str) -> None:
     assert template_of(source).encode(messages, add_generation_prompt=False).text == expected
@@ -234,10 +273,45 @@ def test_small_templates_get_what_they_take(source: str, messages: list[Message]
 PLAIN = "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.content or '' }}{% endfor %}"
 
 
+def test_reasoning_before_several_calls_is_written_once() -> None:
+    template = template_of(
+        "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% for c in (m.tool_calls or [])[:1] %}"
+        + ONE
+        + END
+    )
+    thinking = {**calling(call("a"), call("b", 1)), "reasoning": "probe_thought"}
+    prompt = template.encode([ASK, thinking, result("one"), result("two", 1)]).text
+    assert (prompt.count("probe_thought"), prompt.count("<a>"), prompt.count("<b>")) == (1, 1, 1)
+
+
+def test_calls_with_an_id_are_forced_in_the_layout_without_a_list() -> None:
+    """Mistral Small 3.2 writes `name[CALL_ID]id[ARGS]`."""
+    written = "[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}"
+    found = template_of(LOOP + written + END).probe.calls.tool_format
+    assert found is not None
+    assert (found.name, found.layout.middle) == ("mistral", "[ARGS]")
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", "{}"), ("  ", "{}"), ("null", "{}"), ('{"a": 1}', '{"a": 1}')])
+def test_arguments_may_be_empty(given: str, expected: str) -> None:
+    asked = call("tide")
+    asked["function"]["arguments"] = given
+    assert f"<tide>{expected}" in template_of(LOOP + ONE + END).encode([ASK, calling(asked), result("low")]).text
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", "3", [1], "[" * 100_000, '{"a": NaN}', '{"a": Infinity}'])
+def test_arguments_that_are_no_object_are_refused(given: object) -> None:
+    asked = call("tide")
+    asked["function"]["arguments"] = given
+    with pytest.raises(ValueError, match=r"messages\[1\].tool_calls: the arguments of a call are no JSON object"):
+        template_of(LOOP + ONE + END).encode([ASK, calling(asked)])
+
+
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
-        ([ASK, calling(call("tide"))], r"messages\[1\].tool_calls: .* leaves out tool calls"),
+        ([ASK, calling(call("tide"))], r"messages\[1\].tool_calls: .* leaves out these tool calls"),
+        ([ASK, result("probe_low")], r"messages\[1\]: .* leaves out this tool message"),
         ([{"role": "developer", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role developer"),
         ([{"role": "system", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role system"),
         ([ASK, {"role": "ipython", "content": "x"}], r"messages\[1\]: .* leaves out messages of the role ipython"),
@@ -252,8 +326,11 @@ def test_what_a_template_leaves_out_is_refused_by_name(messages: list[Message], 
 def test_a_later_system_message_that_is_left_out_is_refused_by_name(role: str) -> None:
     template = template_of("{{ messages[0].content if messages[0].role == 'system' }}" + PLAIN)
     assert template.encode([{"role": role, "content": "x"}, ASK]).text == "x" + ASK["content"]
-    with pytest.raises(ValueError, match=rf"messages\[1\]: .* leaves out a {role} message after"):
-        template.encode([ASK, {"role": role, "content": "x"}])
+    with pytest.raises(ValueError, match=r"messages\[1\]: .* leaves out this system message"):
+        template.encode([ASK, {"role": role, "content": "probe_rule"}])
+    twice = [{"role": role, "content": "probe_rule"}, ASK, SAID, {"role": role, "content": "probe_other"}, ASK]
+    with pytest.raises(ValueError, match=r"messages\[3\]: .* leaves out this system message"):
+        template.encode(twice)
 
 
 def test_a_plain_conversation_is_not_probed() -> None:

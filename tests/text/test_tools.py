@@ -97,6 +97,11 @@ GOOD: list[tuple[str, str, Told]] = [
         f" {one('now', '{}', 'parameters')}; {one('weather', ARGS, 'parameters')}",
         ("", [("now", "{}"), ("weather", ARGS)], []),
     ),
+    (
+        "llama3_json",
+        one("now", "{}", "parameters") + one("weather", ARGS, "parameters"),
+        ("", [("now", "{}"), ("weather", ARGS)], []),
+    ),
     ("llama3_json", 'It is {"name": "now"}.', ('It is {"name": "now"}.', [], [])),
     ("deepseek_v31", f"{B}{C}weather{S}{ARGS}{E}{C}now{S}{{}}{E}{Z}", ("", [("weather", ARGS), ("now", "{}")], [])),
     ("deepseek_v31", f"Wait. {B}{C}now{S}{{}}{E}{Z}", ("Wait.", [("now", "{}")], [])),

@@ -2,16 +2,23 @@
 
 import hashlib
 import json
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ridgeline.text.probe import ABSENT, CallForm, TemplateProbe
+import markupsafe
+
+from ridgeline.text.probe import ABSENT, CallForm, IdKind, TemplateProbe
 from ridgeline.untrusted import without_collecting
 
 _LETTERS = string.ascii_letters + string.digits
 _SYSTEM = ("system", "developer")
+_ASSISTANT = ("assistant", "model", "chatbot")
+_SAMPLE = 64
+"""Characters of a message that are looked for in a prompt."""
+_WORD = re.compile(r"\w{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +54,66 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
     if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
         return [_without_calls(turn) for turn in turns]
-    form = _call_form(turns, probe)
+    form = probe.calls.form or CallForm()
     if not form.several:
         turns = list(_one_call_each(turns))
     if form.named_results:
         turns = list(_with_names_in_results(turns))
+    if form.ids != "any":
+        turns = list(_with_ids(turns, form.ids))
     return [each for turn in turns for each in _in_form(turn, form)]
+
+
+def left_out(turns: Iterable[Turn], prompt: str) -> Turn | None:
+    """Return the first turn that a prompt lacks, or None if it has all of them.
+
+    Looked for is a line of each text and the name of each function that is called. Texts of the assistant are left to
+    the template, since many leave earlier reasoning out.
+    """
+    at = 0
+    for turn in turns:
+        texts = [] if turn.message.get("role") in _ASSISTANT else _texts(turn.message.get("content"))
+        for text in (*texts, *(call["function"]["name"] for call in turn.calls)):
+            line = max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
+            at = _find(prompt, line, at)
+            if at < 0:
+                return turn
+    return None
+
+
+def with_system_in_last_user(turns: Sequence[Turn]) -> list[Turn] | None:
+    """Return the turns with the leading system text before the text of the last user message, None if there is none.
+
+    Mistral's templates write the system text only with a last message of the user, and leave it out of the tool loop;
+    Mistral's own tokenizer puts it there.
+    """
+    users = [place for place, turn in enumerate(turns) if turn.message.get("role") == "user"]
+    if not users or turns[0].message.get("role") not in _SYSTEM:
+        return None
+    system, user = (turns[place].message.get("content") for place in (0, users[-1]))
+    if not (isinstance(system, str) and isinstance(user, str)):
+        return None
+    joined = turns[users[-1]].having(content=f"{system}\n\n{user}")
+    return [*turns[1 : users[-1]], joined, *turns[users[-1] + 1 :]]
+
+
+def _texts(content: object) -> list[str]:
+    """Return the texts of a content: itself, or those of its parts."""
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else ()
+    return [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+
+
+def _find(prompt: str, line: str, start: int) -> int:
+    """Return where a line is in a prompt, plain, in JSON or escaped for HTML; -1 if nowhere. start: where to begin."""
+    if (found := prompt.find(line, start)) >= 0:
+        return found
+    spelled = (line, json.dumps(line, ensure_ascii=False)[1:-1], json.dumps(line)[1:-1], str(markupsafe.escape(line)))
+    if (found := max(prompt.find(each) for each in spelled)) >= 0:
+        return found
+    words = set(_WORD.findall(line))  # a template may cut something out of a text
+    return 0 if 2 * sum(word in prompt for word in words) > len(words) else -1
 
 
 # -- roles ------------------------------------------------------------------------------------------------------------
@@ -62,18 +123,13 @@ def _with_known_roles(turns: Sequence[Turn], probe: TemplateProbe) -> list[Turn]
     """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
     leading = sum(1 for _ in _leading_system(turns))
     known: list[Turn] = []
-    for at, turn in enumerate(turns):
+    for turn in turns:
         role = turn.message.get("role")
         if not isinstance(role, str):
             raise ValueError(f"{turn.where}: a message without a role; give one of: system, user, assistant, tool")
         written = probe.role(role)
         if written is None:
             raise ValueError(f"{turn.where}: the model's chat template leaves out messages of the role {role}")
-        if role in _SYSTEM and at >= leading and not probe.writes_later(written):
-            raise ValueError(
-                f"{turn.where}: the model's chat template leaves out a {role} message after the conversation has "
-                "begun; put its text into the first message"
-            )
         known.append(turn if written == role else turn.having(role=written))
     has_alias = any(turn.message.get("role") != known[at].message["role"] for at, turn in enumerate(turns[:leading]))
     if leading > 1 and (has_alias or probe.joins_leading):
@@ -114,14 +170,6 @@ def _with_ids_of_functions(turns: Sequence[Turn]) -> list[Turn]:
     return found
 
 
-def _call_form(turns: Sequence[Turn], probe: TemplateProbe) -> CallForm:
-    """Return the form of calls. Raises ValueError if the template leaves them out."""
-    first = next((turn for turn in turns if turn.calls), None)
-    if first is not None and not probe.calls.may_be_written:
-        raise ValueError(f"{first.where}.tool_calls: the model's chat template leaves out tool calls")
-    return probe.calls.form or CallForm()
-
-
 def _one_call_each(turns: Sequence[Turn]) -> Iterator[Turn]:
     """Yield the turns with one call a message, each followed by its result, for a template that writes one only."""
     taken: set[int] = set()
@@ -133,8 +181,9 @@ def _one_call_each(turns: Sequence[Turn]) -> Iterator[Turn]:
             continue
         results = _results_after(turns, at)
         for number, call in enumerate(turn.calls):
-            text = {} if number == 0 else {"content": None}
-            yield turn.having(tool_calls=[call], **text)
+            # Text and reasoning come before the first call.
+            kept = turn.message if number == 0 else {"role": "assistant", "content": None}
+            yield Turn(turn.index, {**kept, "tool_calls": [call]})
             answering = [place for place in results if turns[place].message.get("tool_call_id") == call.get("id")]
             yield from (turns[place] for place in answering)
             taken.update(answering)
@@ -160,14 +209,28 @@ def _with_names_in_results(turns: Iterable[Turn]) -> Iterator[Turn]:
         yield turn.having(name=name) if lacks else turn
 
 
+def _with_ids(turns: Iterable[Turn], kind: IdKind) -> Iterator[Turn]:
+    """Yield the turns, the ids of calls and of their results in the form that the template takes."""
+    ids: dict[Any, str] = {}
+    for turn in turns:
+        changes: dict[str, Any] = {}
+        for call in turn.calls:
+            of_function = f"functions.{call['function']['name']}:{len(ids)}"
+            ids[call.get("id")] = _short(str(call.get("id"))) if kind == "short" else of_function
+            changes.setdefault("tool_calls", []).append({**call, "id": ids[call.get("id")]})
+        identity = turn.message.get("tool_call_id")
+        if isinstance(identity, str):
+            changes["tool_call_id"] = ids.get(identity) or _short(identity)
+        yield turn.having(**changes) if changes else turn
+
+
 def _in_form(turn: Turn, form: CallForm) -> list[Turn]:
-    """Return a turn with its calls, its content and its ids in the template's form."""
-    if form.short_ids and isinstance(turn.message.get("tool_call_id"), str):
-        turn = turn.having(tool_call_id=_short(turn.message["tool_call_id"]))
+    """Return a turn with its calls and its content in the template's form."""
     if not turn.calls:
         return [_without_calls(turn)]
     turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
-    if not turn.message.get("content"):
+    content = turn.message.get("content")
+    if not (content.strip() if isinstance(content, str) else content):
         return [_with_content(turn, form.content)]
     if form.beside_text:
         return [turn]
@@ -194,24 +257,29 @@ def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]
     function = call["function"]
     arguments = _arguments(function.get("arguments"), where)
     written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
-    identity = call.get("id")
-    short = {"id": _short(identity)} if form.short_ids and isinstance(identity, str) else {}
-    return {**call, "type": "function", "function": {"name": function["name"], "arguments": written}, **short}
+    return {**call, "type": "function", "function": {"name": function["name"], "arguments": written}}
 
 
 def _arguments(given: object, where: str) -> Mapping[str, Any]:
     try:
-        value = _read(given) if isinstance(given, str) and given.strip() else {} if given in (None, "") else given
+        value = _read(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
-        value = None
+        value = ()
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object")
     return value
 
 
 def _read(text: str) -> Any:
+    """Return the value of a JSON text; None for an empty one. Raises ValueError, for NaN and Infinity too."""
     with without_collecting():
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _short(identity: str) -> str:

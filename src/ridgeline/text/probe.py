@@ -10,9 +10,9 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from ridgeline.text.budget import MAX_SECONDS, Exhausted
 from ridgeline.text.tools.formats import ALL_FORMATS, ToolFormat
@@ -22,6 +22,9 @@ from ridgeline.untrusted import ModelRefused
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Message] | None, bool], str]
 """Renders messages, tools, and whether the prompt ends with the opening of a response. Raises ValueError."""
+
+IdKind = Literal["any", "short", "function"]
+_KINDS: tuple[IdKind, ...] = get_args(IdKind)
 
 ABSENT: Final = "absent"
 """A message without the key `content`."""
@@ -33,10 +36,14 @@ _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
 _ASK = {"role": "user", "content": "probe_question"}
 _SAID = {"role": "assistant", "content": "probe_statement"}
-_TEXTS = ("probe_text", "probe_second_text")
+_TEXTS = ("probe_text", "probe_second_text", "probe_third_text")
 _UNKNOWN_ROLE = "probe_role"
-_LONG_IDS = ("call_0123456789abcdef01234567", "call_1123456789abcdef01234567")
-_SHORT_IDS = ("probeid01", "probeid02")
+_IDS: Mapping[str, tuple[str, str]] = {
+    "any": ("1", "call_1123456789abcdef01234567"),
+    "short": ("probeid01", "probeid02"),
+    "function": (f"functions.{_NAMES[0]}:0", f"functions.{_NAMES[1]}:1"),
+}
+"""The ids of the probe's calls, by what a template takes."""
 _TOOLS = (
     {
         "type": "function",
@@ -61,31 +68,26 @@ class CallForm:
     """The content of a message that has calls and no text: "", None or ABSENT."""
     arguments_as_text: bool = False
     """Whether arguments are JSON text rather than an object."""
-    short_ids: bool = False
-    """Whether ids have to be nine letters and digits."""
+    ids: IdKind = "any"
+    """The ids that the template takes: any, nine letters and digits ("short"), or `functions.NAME:NUMBER`, which Kimi's
+    templates write in place of the name ("function")."""
     named_results: bool = False
     """Whether a result has to repeat the name of its function."""
     several: bool = True
     """Whether all calls of a message are written, rather than the first or none."""
     beside_text: bool = True
-    """Whether the calls of a message are written that has text too."""
+    """Whether text and calls of one message stay together. Apart they are two messages, each of which is written."""
 
-    def message(self, names: Sequence[str], text: str | None = None) -> Message:
-        """Return an assistant message of the probe that calls these functions."""
-        content = self.content if text is None else text
-        calls = [self._call(name, identity) for name, identity in zip(names, self.ids, strict=False)]
-        kept = {} if content == ABSENT else {"content": content}
+    def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
+        """Return an assistant message of the probe that calls these functions. ids: of the calls, if not the usual."""
+        calls = [self._call(*pair) for pair in zip(names, ids or _IDS[self.ids], strict=False)]
+        kept = {} if self.content == ABSENT else {"content": self.content}
         return {"role": "assistant", **kept, "tool_calls": calls}
 
     def result(self) -> Message:
         """Return the result of the probe's first call."""
         named = {"name": _NAMES[0]} if self.named_results else {}
-        return {"role": "tool", **named, "tool_call_id": self.ids[0], "content": _TEXTS[0]}
-
-    @property
-    def ids(self) -> tuple[str, str]:
-        """The ids of the probe's calls."""
-        return _SHORT_IDS if self.short_ids else _LONG_IDS
+        return {"role": "tool", **named, "tool_call_id": _IDS[self.ids][0], "content": _TEXTS[0]}
 
     def _call(self, name: str, identity: str) -> Message:
         arguments = json.dumps(_ARGUMENTS) if self.arguments_as_text else _ARGUMENTS
@@ -102,7 +104,6 @@ class TemplateProbe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._roles: dict[str, str | None] = {}
-        self._later: dict[str, bool] = {}
         self._spent = 0.0  # seconds of processor time; renderings together get no more than one may take
 
     # -- roles --------------------------------------------------------------------------------------------------------
@@ -117,19 +118,12 @@ class TemplateProbe:
 
     @cached_property
     def joins_leading(self) -> bool:
-        """Whether two system messages at the beginning have to be joined, because the template leaves one out."""
+        """Whether system messages at the beginning have to be joined, because the template leaves one out."""
         leading = [{"role": "system", "content": text} for text in _TEXTS]
         if not self._texts([leading[0], _ASK]):
             return False
         found = self._texts([*leading, _ASK])
         return not found or not all(_includes(text, _TEXTS) for text in found)
-
-    def writes_later(self, role: str) -> bool:
-        """Whether a message of this role, after the first user message, is written or refused by the template."""
-        if role not in self._later:
-            found = self._texts([_ASK, _SAID, {"role": role, "content": _TEXTS[0]}, _ASK])
-            self._later[role] = all(_includes(text, _TEXTS[:1]) for text in found)
-        return self._later[role]
 
     def _find_role(self, role: str) -> str | None:
         if role == "tool":
@@ -147,39 +141,59 @@ class TemplateProbe:
 
     @cached_property
     def calls(self) -> "ProbedCalls":
-        """How the template writes tool calls."""
-        written: list[CallForm] = []
-        texts: list[str] = []
-        for short_ids, as_text, content in itertools.product((False, True), (False, True), ("", None, ABSENT)):
-            form = CallForm(content, as_text, short_ids)
-            text = self._call_text([_ASK, form.message(_NAMES[:1])])
-            if text is None:
-                continue
-            texts.append(text)
-            if _writes_once(text, self._asked, _NAMES[:1]):
-                written.append(form)
-        if not written:
-            return ProbedCalls(None, not texts or any(_NAMES[0] in text for text in texts), None)
-        able = [form for form in written if self._takes_result(form)] or written
-        form = self._completed(self._shortest([each for each in able if _is_like(each, able[0])]))
-        return ProbedCalls(form, True, self._find_format(form))
+        """The form and the format in which the template writes tool calls."""
+        contents: tuple[str | None, ...] = ("", None, ABSENT)  # "" first: templates that join it to other text take it
+        forms = (
+            CallForm(content, as_text, ids)
+            for ids, as_text, content in itertools.product(_KINDS, (False, True), contents)
+        )
+        written = [form for form in forms if self._writes_call(form)]
+        form = next((form for form in written if self._takes_result(form)), next(iter(written), None))
+        if form is None:
+            return ProbedCalls(None, None)
+        form = self._completed(form)
+        return ProbedCalls(form, self._find_format(form))
 
-    def _shortest(self, forms: Sequence[CallForm]) -> CallForm:
-        """Return the form that writes nothing but the call: another content may open an empty message before it."""
-        return min(forms, key=lambda form: len(self._call_text([_ASK, form.message(_NAMES[:1])]) or ""))
+    def _writes_call(self, form: CallForm) -> bool:
+        """Whether a call in this form is written once, whichever of the ids it has."""
+        texts = [self._call_text([_ASK, form.message(_NAMES[:1], [each])]) for each in _IDS[form.ids]]
+        if form.ids == "function":  # a call's id is of its own name
+            texts = texts[:1]
+        return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
+
+    def _is_once(self, text: str, names: Sequence[str]) -> bool:
+        """Whether a text has each call exactly once, with arguments that are quoted once and no null in words."""
+        (key, value), *_ = _ARGUMENTS.items()
+        call = _after(text, self._asked)
+        misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
+        written = all(call.count(name) == 1 for name in names) and call.count(key) == call.count(value) == len(names)
+        return written and not self._prints_null(text) and not any(each in text for each in misread)
+
+    def _prints_null(self, text: str) -> bool:
+        """Whether a text has a null in words that the template does not write anyway."""
+        return any(text.count(word) > self._said.count(word) for word in ("None", "null"))
 
     def _completed(self, form: CallForm) -> CallForm:
         """Return the form with what else the template does with it."""
         several = self._call_text([_ASK, form.message(_NAMES)])
-        beside = self._call_text([_ASK, form.message(_NAMES[:1], _TEXTS[0])])
-        return CallForm(
-            form.content,
-            form.arguments_as_text,
-            form.short_ids,
+        call, said = form.message(_NAMES[:1]), {"role": "assistant", "content": _TEXTS[1]}
+        rest = [form.result(), _SAID, _ASK]  # some refuse two messages of the assistant only when the user speaks again
+        together = self._call_text([_ASK, {**call, **said}, *rest])
+        apart = self._call_text([_ASK, said, call, *rest])
+        return replace(
+            form,
             named_results=not self._takes_result(form, named=False),
-            several=several is not None and _writes_once(several, self._asked, _NAMES),
-            beside_text=beside is not None and _writes_once(beside, self._asked, _NAMES[:1]),
+            several=several is not None and self._is_once(several, _NAMES),
+            beside_text=self._is_call_beside_text(together) or not self._is_call_beside_text(apart),
         )
+
+    def _is_call_beside_text(self, text: str | None) -> bool:
+        return text is not None and _includes(text, (_TEXTS[1], _NAMES[0], *_ARGUMENTS))
+
+    @cached_property
+    def _said(self) -> str:
+        """The conversation with text in place of the call."""
+        return self._call_text([_ASK, _SAID]) or ""
 
     @cached_property
     def _asked(self) -> str:
@@ -189,12 +203,11 @@ class TemplateProbe:
     def _takes_result(self, form: CallForm, *, named: bool | None = None) -> bool:
         """Whether the template goes on from a call to its result. named: whether the result repeats the name."""
         tries = (False, True) if named is None else (named,)
-        forms = [CallForm(form.content, form.arguments_as_text, form.short_ids, each) for each in tries]
-        return any(self._writes_result(each) for each in forms)
+        return any(self._writes_result(replace(form, named_results=each)) for each in tries)
 
     def _writes_result(self, form: CallForm) -> bool:
         text = self._call_text([_ASK, form.message(_NAMES[:1]), form.result()], opens=True)
-        return text is not None and _includes(text, _TEXTS[:1]) and "None" not in _after(text, self._asked)
+        return text is not None and _includes(text, _TEXTS[:1])
 
     # -- the format of calls ------------------------------------------------------------------------------------------
 
@@ -208,8 +221,8 @@ class TemplateProbe:
             for each in ALL_FORMATS
             if all(_reads(each, text, opened, _NAMES[:count]) for count, text in texts.items())
         ]
-        written = [each for each in able if each.layout.before + _NAMES[0] + each.layout.middle in texts[1]]
-        return next(iter((*written, *able)), None)
+        laid_out = [each for each in able if each.layout.before + _NAMES[0] in texts[1]]
+        return next(iter((*laid_out, *able)), None)
 
     # -- rendering ----------------------------------------------------------------------------------------------------
 
@@ -244,29 +257,13 @@ class ProbedCalls:
     """How a template writes tool calls."""
 
     form: CallForm | None
-    """None if the template writes no call, or fails on all of them."""
-    may_be_written: bool
-    """False if the template leaves calls out without saying so."""
+    """None if the template writes a call in none of the forms."""
     tool_format: ToolFormat | None
     """The format of the calls, if one of ours reads them."""
 
 
-def _is_like(form: CallForm, other: CallForm) -> bool:
-    """Whether two forms differ in the content at most."""
-    return (form.arguments_as_text, form.short_ids) == (other.arguments_as_text, other.short_ids)
-
-
 def _includes(text: str, words: Iterable[str]) -> bool:
     return all(word in text for word in words)
-
-
-def _writes_once(text: str, asked: str, names: Sequence[str]) -> bool:
-    """Whether a text has each call exactly once, with arguments that are quoted once and no null in words."""
-    (key, value), *_ = _ARGUMENTS.items()
-    call = _after(text, asked)
-    misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
-    written = all(call.count(name) == 1 for name in names) and call.count(key) == call.count(value) == len(names)
-    return written and "None" not in call and not any(each in text for each in misread)
 
 
 def _after(text: str, start: str) -> str:

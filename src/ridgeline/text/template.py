@@ -9,7 +9,7 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 from ridgeline.text.budget import Exhausted
-from ridgeline.text.conversation import for_template
+from ridgeline.text.conversation import Turn, for_template, left_out, with_system_in_last_user
 from ridgeline.text.declared import NAMES, read_templates
 from ridgeline.text.probe import TemplateProbe
 from ridgeline.text.provenance import Written, concat
@@ -85,21 +85,39 @@ class ChatTemplate:
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
             raise ValueError(f"chat template: no variable {', '.join(unknown)}; the template reads: {known}")
-        turns = for_template(messages, self.probe)
-        written = self._rendered(
-            {
-                **{name: _plain(value) for name, value in variables.items()},
-                "messages": [_message(turn.message) for turn in turns],
-                "tools": None if tools is None else [_plain(tool) for tool in tools],
-                "documents": None if documents is None else [_plain(document) for document in documents],
-                "add_generation_prompt": add_generation_prompt,
-            },
-            [turn.index for turn in turns],
-        )
-        text = "".join([text for text, _ in written.runs()])
+        context = {
+            **{name: _plain(value) for name, value in variables.items()},
+            "tools": None if tools is None else [_plain(tool) for tool in tools],
+            "documents": None if documents is None else [_plain(document) for document in documents],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        written = self._whole(for_template(messages, self.probe), context)
+        text = _text(written)
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written)))
+
+    def _whole(self, turns: Sequence[Turn], context: Mapping[str, Any]) -> Written:
+        """Return what the template writes. Raises ValueError that names a message that it leaves out."""
+        written = self._rendered_turns(turns, context)
+        missing = left_out(turns, _text(written))
+        if missing is None:
+            return written
+        moved = with_system_in_last_user(turns) if missing is turns[0] else None
+        if moved is not None:
+            written = self._rendered_turns(moved, context)
+            if left_out(moved, _text(written)) is None:
+                return written
+        if missing.calls:
+            raise ValueError(f"{missing.where}.tool_calls: the model's chat template leaves out these tool calls")
+        role = missing.message["role"]
+        raise ValueError(
+            f"{missing.where}: the model's chat template leaves out this {role} message; put its text into another one"
+        )
+
+    def _rendered_turns(self, turns: Sequence[Turn], context: Mapping[str, Any]) -> Written:
+        told = [_message(turn.message) for turn in turns]
+        return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
     def check(self) -> None:
         """Raises ModelRefused for a template that spends its budget on the shortest conversation, or reaches for what
@@ -118,7 +136,7 @@ class ChatTemplate:
         """Return what the template makes of messages that are passed as they are. opens: as add_generation_prompt."""
         told = [_message(message) for message in messages]
         context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
-        return "".join([text for text, _ in self._rendered(context, range(len(told))).runs()])
+        return _text(self._rendered(context, range(len(told))))
 
     def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> Written:
         """Return what the template writes. indices: its messages' places in the conversation. Raises as `encode`."""
@@ -187,6 +205,11 @@ def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ValueError(f"{path}: the chat template cannot be read: {why}") from None
     return ChatTemplates({"default": ChatTemplate(source, tokenizer, where=str(path))})
+
+
+def _text(written: Written) -> str:
+    """Return a plain string of the same characters."""
+    return "".join([text for text, _ in written.runs()])
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

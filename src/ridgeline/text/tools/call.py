@@ -80,9 +80,13 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
         c = yield
 
 
-def read_call(sink: CallSink, argument_keys: Collection[str]) -> Generator[None, str, None]:
-    """A call that is one object: its keys in any order, those that mean nothing read over."""
-    yield from expect("{")
+def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -> Generator[None, str, None]:
+    """Read a call that is one object: its keys in any order, those that mean nothing read over.
+
+    first: its opening brace, if that has been read.
+    """
+    if not first:
+        yield from expect("{")
     seen: set[str] = set()
     c = yield from after_blanks()
     while c != "}":

@@ -48,10 +48,12 @@ def _hermes(new: NewCall) -> Calls:
 
 
 def _llama(new: NewCall) -> Calls:
-    """Further calls come after a semicolon."""
+    """Further calls come after a semicolon, or at once (Llama 4)."""
+    first = ""
     while True:
-        yield from read_call(new(), ("parameters", "arguments"))
-        yield from expect(";")
+        yield from read_call(new(), ("parameters", "arguments"), first)
+        first = yield from one_of((";", "{"))
+        first = "" if first == ";" else first
 
 
 def _mistral(new: NewCall) -> Calls:
