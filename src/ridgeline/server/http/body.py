@@ -14,7 +14,6 @@ from ridgeline.server.event_loop import beside
 from ridgeline.server.settings import ServerSettings
 from ridgeline.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
-
 _BESIDE_IDS = 4096
 """The values of a request that has as many token ids as it may: its lists of them, and its other fields."""
 
