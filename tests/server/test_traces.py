@@ -1,9 +1,12 @@
 """The ledger of one request, against a script of steps."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
+from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.traces import Traces
@@ -56,6 +59,30 @@ def test_a_ledger_has_the_queue_the_prompt_and_every_step() -> None:
     assert [row["predicted"] for row in ledger] == [0.4, 0.09, None]
     assert [row["at"] for row in ledger] == pytest.approx([1, 1.5, 2])
     assert told["ledger_complete"]
+
+
+def test_a_ledger_keeps_nothing_of_the_answer_whose_request_has_ended() -> None:
+    """Its own bytes are counted; those of an answer with log-probabilities are a hundred times as many."""
+
+    class Answer:
+        def take(self, event: Event) -> None: ...
+
+    async def run(llm: Scripted, service: Service) -> "weakref.ref[Answer]":
+        answer = Answer()
+        request = live("a", 4)
+        request.progress = lambda before, after: answer.take(Event(1, 0))
+        task = asyncio.create_task(service.run(request, [1, 2, 3, 4], answer.take))
+        await turn()
+        llm.token(1, 1.5, None, end=1)
+        await task
+        llm.queues.clear()
+        return weakref.ref(answer)
+
+    llm, service, traces = served()
+    kept = asyncio.run(run(llm, service))
+    assert traces.find("a") is not None
+    gc.collect()
+    assert kept() is None
 
 
 def test_choices_share_their_request_and_a_step_counts_once() -> None:

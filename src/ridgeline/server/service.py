@@ -169,6 +169,7 @@ class Service:
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
             self.admission.leave(live)
+            live.fail = live.progress = None  # traces keep it, and would keep the whole answer with these
             for observer in self.observers:
                 observer.ended(live, ended)
 

@@ -151,6 +151,7 @@ class PictureService:
             raise
         finally:
             del self.live[live.id]
+            live.fail = None
             self.queue.leave(live)
             for observer in self.observers:
                 observer.ended(live, ended)
