@@ -178,7 +178,8 @@ def test_the_home_of_a_server_opens_with_the_served_model(open_page: OpenPage) -
     """With a workload that its context has room for, until another is asked; an address that names a model has it."""
     llm = apart(lambda: AsyncLLM("tales"))
     with watched(llm, ServerSettings(models=("story/teller",)), {"story/teller": "tales"}) as up:
-        page = open_page(f"{up.url}/", **STILL).page
+        opened = open_page(f"{up.url}/", **STILL)
+        page = opened.page
         model = page.get_by_role("combobox", name="model")
         prompt, output = (page.get_by_role("spinbutton", name=name, exact=True) for name in ("input", "output"))
         page.locator(".sentence strong").get_by_text("story/teller", exact=True).wait_for()
@@ -197,6 +198,8 @@ def test_the_home_of_a_server_opens_with_the_served_model(open_page: OpenPage) -
         until(page, lambda: f"calculator.model={MODEL}" in page.url)
         page.reload()
         page.locator(".sentence strong").get_by_text(MODEL, exact=True).wait_for()
+        # Levers ask for ways to store a model that not every model can be stored in.
+        opened.said[:] = [each for each in opened.said if "400 (Bad Request)" not in each]
 
 
 def test_the_dot_takes_one_step_by_itself(open_page: OpenPage, one_file: str) -> None:

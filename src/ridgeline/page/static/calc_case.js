@@ -8,7 +8,6 @@
 //   reachable(asked, context)         FLOP/B that a decode step nears with more and more users
 //   contextFor(asked, intensity, most)   the context at which that is so
 //   withContext({input, output}, context)   a prompt and an output of this context, in the same proportion
-//   fitting(table, state, usual)      the state with a workload that the model has room for
 //   commandOf(state, table)           the command line that says the same
 //   modelName(file, config)           what a model is called whose config is in a file of this name
 //   trustOf(setting, metric)          what measurements said of such figures of this card, in words
@@ -76,13 +75,6 @@ export function longestContext(table, { input, output }) {
     shown = withContext({ input, output }, context - 1);
   }
   return context;
-}
-
-/** The state with a workload that the model has room for, where it has the usual one and the model has not. */
-export function fitting(table, state, usual) {
-  const { input, output } = state;
-  if (input !== usual.input || output !== usual.output || !(input + output > table.context)) return state;
-  return { ...state, ...withContext({ input, output }, longestContext(table, { input, output })) };
 }
 
 export function commandOf(state, table) {

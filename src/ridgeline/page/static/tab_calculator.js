@@ -1,8 +1,8 @@
-// The tab *Calculator*: what a model does on a card, before anybody has one.
+// The tab *Calculator*: what a model does on a card.
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { Bar } from "page/calc_bar.js";
-import { fitting, settingOf } from "page/calc_case.js";
+import { longestContext, settingOf, withContext } from "page/calc_case.js";
 import { nameOf, useCatalogue, useTables } from "page/calc_data.js";
 import { Given } from "page/calc_given.js";
 import { Folklore } from "page/calc_folklore.js";
@@ -22,8 +22,8 @@ import { inTurn } from "page/turns.js";
 export const id = "calculator";
 export const title = "Calculator";
 
-/** What the address says. model: "" for the one that is served, where there is one. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
- * rival: the card of the race. Other names are those of `ridgeline plan`. */
+/** The fields of the address. model: "" is the served one; weights, kv: "" is as released; ttft, tpot: seconds, 0 is no
+ * target; use: share of the memory; rival: the GPU of the race. Other names are those of `ridgeline plan`. */
 export const fields = {
   model: text("", 200),
   card: formerly(text("a100-sxm-80gb", 100), "device"),
@@ -39,15 +39,15 @@ export const fields = {
   rival: text("h100-sxm", 100),
 };
 
-/** Whether there are prices: a server has them where it writes text, a file where it was exported with them. */
+/** Whether there are prices: not on a server that writes no text. */
 export function available(context) {
   if (context.served) return context.models.some((model) => model.routes?.includes("/v1/completions"));
   return context.names.includes("cards.json") && context.names.includes("models.json");
 }
 
-const QUIET = 200; // milliseconds without a change after which the address follows: browsers slow down who writes it more
+const QUIET = 200; // milliseconds from a change to the address: browsers slow down pages that write it more
 
-/** The state as it is dragged, ahead of the address. */
+/** The state, ahead of the address. */
 function useDragged(state, set) {
   const [ahead, setAhead] = useState({});
   const waiting = useRef({ own: {}, timer: 0 });
@@ -67,7 +67,7 @@ function useDragged(state, set) {
 
 const SEEN = "ridgeline.seen";
 
-/** Whether somebody comes for the first time, to whom the dot shows that it moves. */
+/** Whether the dot is to show that it moves. */
 function firstVisit() {
   try {
     const seen = sessionStorage.getItem(SEEN);
@@ -80,7 +80,7 @@ function firstVisit() {
 
 const [PAUSE, TRAVEL, STEP_TO] = [1600, 1100, 32];
 
-/** Once, the dot goes from one user to 32 by itself. Returns what ends that. */
+/** The dot goes from one user to 32. Returns what ends that. */
 function useFirstStep(ready, active, state, change) {
   const own = useRef({ timer: 0, done: false });
   const stop = useCallback(() => {
@@ -104,27 +104,19 @@ function useFirstStep(ready, active, state, change) {
   return stop;
 }
 
-// What follows a drag. Users and speed has handles of its own, and takes turns with its curves alone.
+// What follows a drag, after those that are dragged themselves.
 const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Folklore].map(inTurn);
-
-const USUAL = { model: "llama-3-8b", input: fields.input.usual, output: fields.output.usual };
-
-/** The state with a model where the address names none: the served one, else a usual one. Undefined until it is known. */
-function withModel(state, models) {
-  if (state.model || !models) return state.model ? state : undefined;
-  return { ...state, model: models.models.find((each) => each.served)?.name ?? USUAL.model };
-}
 
 export function view({ source, context, active, state: said, set }) {
   const { all, models, error } = useCatalogue(source);
   const [tableOf, give] = useTables(source);
-  const [dragged, dragOn] = useDragged(said, set);
-  const named = withModel(dragged, models);
-  const table = named && tableOf(named);
-  const state = dragged.model || !table || table.error ? (named ?? dragged) : fitting(table, named, USUAL);
-  const fitted = useRef({});
-  fitted.current = state.input === dragged.input ? {} : { input: state.input, output: state.output };
-  const drag = useCallback((own) => dragOn(own.model === undefined ? { ...fitted.current, ...own } : own), []);
+  const [asked, dragOn] = useDragged(said, set);
+  const model = asked.model || (models && (models.models.find((each) => each.served)?.name ?? "llama-3-8b"));
+  const table = model && tableOf({ ...asked, model });
+  const cut = useRef({}); // the usual workload, to what the served model has room for
+  cut.current = table?.context < 2500 && asked.input === 1500 && asked.output === 1000 && !asked.model ? withContext(asked, longestContext(table, asked)) : {};
+  const state = { ...asked, model, ...cut.current };
+  const drag = useCallback((own) => dragOn(own.model ? own : { ...cut.current, ...own }), []);
   const [touched, setTouched] = useState(false);
   const [pointed, setGhost] = useState(null);
   const [pinned, setPinned] = useState(null);
