@@ -24,7 +24,7 @@ from ridgeline.server.api.logprobs import (
     prompt_logprobs,
 )
 from ridgeline.server.api.written import LongResponse
-from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, prompt_turns, slices
+from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, responsive_event_loop, slices
 
 
 def while_counting(work: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
@@ -138,6 +138,6 @@ def test_long_work_is_done_in_a_thread() -> None:
 
 def test_threads_give_way_to_the_event_loop_while_it_serves() -> None:
     before = sys.getswitchinterval()
-    with prompt_turns():
+    with responsive_event_loop():
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     assert sys.getswitchinterval() == before

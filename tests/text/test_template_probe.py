@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.text import ChatTemplate
 from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.probe import ABSENT as NO_CONTENT
+from ridgeline.text.template_probe import ABSENT as NO_CONTENT
 from text import call_forms
 from text.test_chat_templates import NAMES, source_of
 
