@@ -78,7 +78,7 @@ export function longestContext(table, { input, output }) {
   return context;
 }
 
-/** The state with a workload that the model has room for, where it has the usual one and the model has not. */
+/** Return the state with a workload that fits the model's context, if it has the usual one and that does not fit. */
 export function fitting(table, state, usual) {
   const { input, output } = state;
   if (input !== usual.input || output !== usual.output || !(input + output > table.context)) return state;

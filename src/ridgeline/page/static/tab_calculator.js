@@ -22,8 +22,8 @@ import { inTurn } from "page/turns.js";
 export const id = "calculator";
 export const title = "Calculator";
 
-/** What the address says. model: "" for the one that is served, where there is one. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
- * rival: the card of the race. Other names are those of `ridgeline plan`. */
+/** The fields of the address. model: "" for the one that is served, if there is one. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
+ * rival: the GPU of the race. Other names are those of `ridgeline plan`. */
 export const fields = {
   model: text("", 200),
   card: formerly(text("a100-sxm-80gb", 100), "device"),
@@ -109,7 +109,7 @@ const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Fo
 
 const USUAL = { model: "llama-3-8b", input: fields.input.usual, output: fields.output.usual };
 
-/** The state with a model where the address names none: the served one, else a usual one. Undefined until it is known. */
+/** Return the state with a model: that of the address, else the served one, else a usual one. Undefined until it is known. */
 function withModel(state, models) {
   if (state.model || !models) return state.model ? state : undefined;
   return { ...state, model: models.models.find((each) => each.served)?.name ?? USUAL.model };
@@ -133,7 +133,7 @@ export function view({ source, context, active, state: said, set }) {
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;
-  // Figures of the choice before keep their place while those of this one are read, unseen unless that takes a moment only.
+  // The figures of the choice before keep their place while those of this one are read; they are hidden if that takes longer.
   const shown = setting ?? (trouble ? null : last.current);
   const waits = all && !setting && !trouble;
   const stop = useFirstStep(Boolean(setting), active, state, drag);
@@ -178,7 +178,7 @@ export function view({ source, context, active, state: said, set }) {
   `;
 }
 
-/** A model and how it is stored, in words. */
+/** Return a model and how it is stored, in words. */
 function whatOf({ model, weights, kv, cards }) {
   const stored = [weights && `${weights} weights`, kv && `${kv} KV`, cards > 1 && `${cards} cards`].filter(Boolean);
   return [model, ...stored].join(", ");
