@@ -17,16 +17,7 @@ Message = dict[str, Any]
 ASK = {"role": "user", "content": "How high is it?"}
 SAID = {"role": "assistant", "content": "Low."}
 ARGUMENTS = {"harbour": "Brest", "days": 3}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "offered",
-            "description": "Offered.",
-            "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "A."}}},
-        },
-    }
-]
+TOOLS = call_forms.OFFERED
 FORMATS = {
     **dict.fromkeys(
         (
