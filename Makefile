@@ -1,6 +1,6 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
-# make real: trained models from PyPI beside transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
+# make real: trained models from PyPI against transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
 # minutes; make guide-update: its numbers and outputs anew.
@@ -85,7 +85,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) 'ridgeline[dev]'
 	@touch $@
 
-# Where no index can be reached, the tests that ask for these packages are skipped.
+# If no index can be reached, the tests that need these packages are skipped.
 $(VENV)/.real: $(VENV)/.dev
 	@echo 'installing what the tests of real models need into $(VENV)'
 	@if $(PIP) 'ridgeline[dev,real]' 2>/dev/null; then touch $@; \

@@ -1,4 +1,4 @@
-"""What a denoiser takes that is called directly, beside one that a pipeline calls: both in turn, within one run.
+"""The time of a denoiser that is called directly, compared with one that a pipeline calls: in turn, in one run.
 
     python benchmarks/denoiser_calls.py [--model digits] [--hidden 768] [--steps 8] [--repeats 15]
 
@@ -44,7 +44,7 @@ def calls(denoiser: Denoiser, plan: Plan, texts: Texts) -> None:
 
 
 def ways(pipeline: Pipeline, denoiser: Denoiser, plan: Plan) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """Return the measured ways of calling a denoiser, by name."""
     texts = pipeline.encode(plan)
     return {
         "pipeline": lambda: [step.number for step in pipeline.denoise(plan, texts)],

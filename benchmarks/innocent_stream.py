@@ -1,4 +1,4 @@
-"""What an innocent stream notices of attacks on its server, and what they leave in the server's memory.
+"""The effect of attacks on an innocent stream of the same server, and on the server's memory.
 
     python benchmarks/innocent_stream.py [--model tales] [--rounds 4] [--only 18,55] [--out FILE]
 
@@ -70,14 +70,14 @@ class Reader:
             self.at.append((int(stream), float(at)))
 
     def gap(self, start: float, end: float) -> float:
-        """The worst gap between tokens of one stream that has a part in this stretch of time."""
+        """Return the worst gap between tokens of one stream that has a part in this stretch of time."""
         pairs = zip(self.at, self.at[1:], strict=False)
         return max((b - a for (one, a), (other, b) in pairs if one == other and b >= start and a <= end), default=0.0)
 
 
 @contextmanager
 def serving(model: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server in processes of its own, and its port."""
+    """Run a server in processes of its own; yield its process and its port."""
     command = [sys.executable, "-m", "ridgeline", "serve", *model, "--port", "0", "--no-access-log"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
@@ -106,7 +106,7 @@ def reading(port: int) -> Iterator[Reader]:
 
 
 def held_bytes(pid: int) -> int:
-    """Resident bytes of a process and of all that it has started."""
+    """Return the resident bytes of a process and of all that it has started."""
     pages, left = 0, [pid]
     while left:
         pid = left.pop()
@@ -127,7 +127,7 @@ def post(attack: attacks.Post, port: int) -> None:
 
 
 def all_attacks(only: Sequence[str]) -> list[tuple[str, str, Callable[[int], None]]]:
-    """Row, name and attack; of these rows only, where any are given."""
+    """Return row, name and call of each attack; only those of these rows, if any are given."""
     found = [(each.row, each.name, partial(post, each)) for each in attacks.posts()]
     found += [(name[:2], name, attack) for name, attack in crowds.CROWDS]
     return [each for each in found if not only or each[0] in only]
@@ -135,7 +135,8 @@ def all_attacks(only: Sequence[str]) -> list[tuple[str, str, Callable[[int], Non
 
 @dataclass
 class Row:
-    """What was measured of a row of the table. gaps: the worst of each round. worst: the attack of the worst of all."""
+    """The measurements of one row of the table. gaps: the worst of each round. worst: the attack of the worst of
+    all."""
 
     name: str
     gaps: list[float] = field(default_factory=list)
@@ -143,7 +144,7 @@ class Row:
 
 
 def measure(model: Sequence[str], rounds: int, only: Sequence[str]) -> tuple[list[Row], list[float], list[int]]:
-    """The rows, the idle server's worst gap before each round, and the bytes that it holds after each."""
+    """Return the rows, the idle server's worst gap before each round, and its bytes of memory after each."""
     todo = all_attacks(only)
     rows = {name: Row(name) for name in dict.fromkeys(row for row, _, _ in todo)}
     idle, held = list[float](), list[int]()
@@ -182,7 +183,7 @@ def processor() -> str:
 
 
 def report(model: Sequence[str], rows: Sequence[Row], idle: Sequence[float], held: Sequence[int]) -> str:
-    """The table, in Markdown."""
+    """Return the table, in Markdown."""
     bound = max(BOUND_SECONDS, BOUND_TIMES * statistics.median(idle))
     load = os.getloadavg()[1]
     said = [

@@ -143,22 +143,22 @@ def outside_strings(data: bytes) -> NDArray[np.uint8]:
 
 
 def _strings(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The bytes of a JSON text without escaped quotes, each in its place, and which of them are in a string."""
+    """Return the bytes of a JSON text, with escaped quotes blanked out, and which of them are in a string."""
     # An escaped quote does not end a string; once those are gone, every second stretch between quotes is a string.
     plain = np.frombuffer(data.replace(b"\\\\", b"__").replace(b'\\"', b"__"), dtype=np.uint8)
     return plain, np.logical_xor.accumulate(plain == ord('"'))
 
 
 def crowded(data: bytes, most: int = MAX_VALUES, most_items: int = 0) -> bool:
-    """Return whether a JSON text has more than `most` values, without making one of them.
+    """Return whether a JSON text has more than `most` values, without decoding it.
 
     Counts in the raw bytes first, which is exact enough for almost every text. Only a text that has too many by that
     count is looked at again without its strings, which may be full of commas.
 
     Args:
         data: the text, which may be no JSON at all.
-        most: limit of the lists and objects with the names of entries, and of the lists and objects with the commas.
-        most_items: a higher limit of the lists and objects with the commas, for a list of many numbers.
+        most: the limit of lists, objects and names together, and of lists, objects and commas together.
+        most_items: a higher limit of lists, objects and commas together, for lists of many numbers.
     """
     most_items = max(most, most_items)
     return _crowded(np.frombuffer(data, np.uint8), most, most_items) and _crowded(
@@ -172,7 +172,7 @@ def _crowded(plain: NDArray[np.uint8], most: int, most_items: int) -> bool:
 
 
 def crowded_field(data: bytes) -> str | None:
-    """Return the name of the field of a JSON object that has most of its values, None if there is none."""
+    """Return the name of the field that holds most values of a JSON object; None if none has more than half."""
     plain, inside = _strings(data)
     plain = np.where(inside, ord(" "), plain)
     depth = np.cumsum(np.isin(plain, list(b"[{")).astype(np.int8) - np.isin(plain, list(b"]}")), dtype=np.int32)

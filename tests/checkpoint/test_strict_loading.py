@@ -322,7 +322,7 @@ def test_an_index_that_points_outside(outside: str, folder: Path) -> None:
     message = refusal(folder)
     assert "points outside its folder" in message
     assert "model.safetensors.index.json" in message
-    assert "put that shard beside the index" in message
+    assert "put that shard next to the index" in message
 
 
 @pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "", ".."])

@@ -130,7 +130,7 @@ def test_a_number_that_is_none_is_refused_in_words(open_page: OpenPage, one_file
         alert = page.get_by_role("alert")
         alert.get_by_text(f"{name} takes a whole number from 1 to {most}").wait_for()
         said = alert.text_content() or ""
-        assert f"What holds is still: {int(held):,}." in said
+        assert f"The value is still: {int(held):,}." in said
         assert ("it is empty" if text == "" else f"{text} is none") in said
         assert field.get_attribute("aria-invalid") == "true"
         assert field.get_attribute("aria-describedby") == alert.get_attribute("id")
@@ -159,7 +159,7 @@ def test_a_name_that_is_none_is_refused_in_words(open_page: OpenPage, one_file: 
         field.fill(text)
         field.press("Tab")
         alert = page.get_by_role("alert").filter(has_text=f"{name} {text} {says}")
-        alert.filter(has_text=f"What holds is still: {held}.").wait_for()
+        alert.filter(has_text=f"The value is still: {held}.").wait_for()
         assert field.input_value() == held
         assert field.get_attribute("aria-invalid") == "true"
     only = {"model": "gpt", "card": "h200"}[name]
@@ -226,7 +226,7 @@ def test_chat_refuses_a_seed_that_is_none(open_page: OpenPage, tales_server: Run
         seed.fill(text)
         seed.press("Tab")
         refused = page.get_by_role("alert").filter(has_text="Seed takes a whole number from -9,007,199,254,740,991")
-        refused.filter(has_text=f"{text} is none. What holds is still: another each time.").wait_for()
+        refused.filter(has_text=f"{text} is none. The value is still: another each time.").wait_for()
     seed.fill("-7")
     until(page, lambda: "chat.seed=-7" in page.url)
     assert page.get_by_role("alert").filter(has_text="Seed").count() == 0

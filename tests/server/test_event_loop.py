@@ -24,7 +24,8 @@ from ridgeline.server.api.logprobs import (
     prompt_logprobs,
 )
 from ridgeline.server.api.written import LongResponse
-from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, prompt_turns, slices
+from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, responsive_event_loop, slices
+from ridgeline.text import TokenOffsets
 
 
 def while_counting(work: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
@@ -95,16 +96,18 @@ def test_what_is_said_of_a_prompt_is_the_same_however_it_is_cut(names: TokenName
     for start, end in zip([0, *accumulate(sizes)], accumulate(sizes), strict=False):
         answer.take(told[start:end])
     assert json.loads(msgspec.json.encode(answer.told)) == {"prompt_logprobs": prompt_logprobs(told, names)}
+    places = TokenOffsets(names.tokenizer)
+    offsets = [places.push(token) for token in [*prompt, *prompt[:5]]]
     whole = CompletionLogprobs(names)
-    whole.add_prompt(prompt, told)
-    whole.add_output(rows[:5])
+    whole.add_prompt(prompt, told, offsets[:300])
+    whole.add_output(rows[:5], offsets[300:])
     for _ in range(2):  # of each choice
         continued = answer.continued()
-        continued.add_output(rows[:5])
+        continued.add_output(rows[:5], offsets[300:])
         assert continued.json() == whole.copy().json()
     columns = {name: json.loads(bytes(column)) for name, column in whole.json().items()}
     assert columns["tokens"] == [names.text(token) for token in [*prompt, *prompt[:5]]]
-    assert columns["text_offset"] == [0, *accumulate(map(names.length, [*prompt, *prompt[:4]]))]
+    assert columns["text_offset"] == offsets
     assert columns["token_logprobs"][1:] == [score.logprob for score in [*scores[1:], *scores[:5]]]
 
 
@@ -138,6 +141,6 @@ def test_long_work_is_done_in_a_thread() -> None:
 
 def test_threads_give_way_to_the_event_loop_while_it_serves() -> None:
     before = sys.getswitchinterval()
-    with prompt_turns():
+    with responsive_event_loop():
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     assert sys.getswitchinterval() == before

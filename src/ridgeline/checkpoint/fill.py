@@ -90,8 +90,8 @@ def load_denoiser(
     """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
     memory-mapped where they need no conversion.
 
-    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: that torch computes
-    with from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
+    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: the number that torch
+    uses from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
     `load_model`, and ValueError for another dtype or more threads than cores.
     """
     if threads is not None:
@@ -253,8 +253,8 @@ class Naming:
         self.places: dict[str, tuple[Stored, str]] = model.tensors()
 
     def place(self, name: str) -> str:
-        """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out; "" of a table of
-        tokens that is there a second time."""
+        """Return the model's name of a tensor, with the trunk's name added if the checkpoint leaves it out; "" for a
+        second copy of a table of tokens."""
         own = _own_name(self._family, name)
         whole = _own_name(self._family, self._family.trunk + name)
         found = whole if not self._knows(own) and self._knows(whole) else own
@@ -264,8 +264,8 @@ class Naming:
         return own in self.places or (self._tables is not None and own in self._tables.names)
 
     def ignored(self, name: str) -> bool:
-        """Whether it is one of those that checkpoints carry and nothing reads: a table of tokens a second time; scales
-        of keys and values, where these are kept in another format than the checkpoint says."""
+        """Whether nothing reads a tensor of the checkpoint: a second copy of a table of tokens, or scales of keys and
+        values that are kept in another format than the checkpoint says."""
         if not self.place(name):
             return True
         patterns = (*self._family.ignored, *self._passed_over, _KV_SCALE.pattern)

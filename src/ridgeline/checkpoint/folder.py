@@ -182,7 +182,7 @@ def _files(folder: Path) -> list[Path]:
             wanted, reason = [folder / whole], f"{whole} is read"
             break
     else:
-        _refuse_missing(folder, _unnumbered(there))
+        _refuse_missing(folder, _missing_by_number(there))
         return there
     beside = [path.name for path in there if path not in wanted and not _SECOND_COPY.fullmatch(path.name)]
     if beside:
@@ -203,14 +203,14 @@ def _indexed(index: Path) -> list[Path]:
     for name in names:
         if Path(name).name != name or not name.isprintable():
             raise ModelRefused(
-                f"{index} points outside its folder: {name!r}; put that shard beside the index and list it by its name"
+                f"{index} points outside its folder: {name!r}; put that shard next to the index and list it by its name"
             )
     _refuse_missing(index.parent, [name for name in names if not (index.parent / name).is_file()])
     return [index.parent / name for name in names]
 
 
-def _unnumbered(there: list[Path]) -> list[str]:
-    """The names of the shards that files of a folder without an index say there are, and that are not there."""
+def _missing_by_number(there: list[Path]) -> list[str]:
+    """Return the names of missing shards in a folder without an index, by the numbers in the names of the others."""
     numbered = [match for path in there if (match := _SHARD.fullmatch(path.name))]
     missing: list[str] = []
     for stem, total in dict.fromkeys((match["stem"], match["total"]) for match in numbered):
@@ -222,7 +222,7 @@ def _unnumbered(there: list[Path]) -> list[str]:
 
 
 def _refuse_missing(folder: Path, shards: list[str]) -> None:
-    """Raises ModelRefused naming the first shards that are missing."""
+    """Raise ModelRefused that names the first of these missing shards, if there are any."""
     if not shards:
         return
     more = f" and {len(shards) - _SHOWN} more" if len(shards) > _SHOWN else ""

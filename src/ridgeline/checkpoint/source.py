@@ -254,7 +254,7 @@ def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]
 
 
 def _with_class(part: Component) -> Component:
-    """A part of a pipeline whose config states its class, as that of FLUX.1's T5 may leave to the index."""
+    """Return a part of a pipeline, its class added to a config that leaves it to the index (T5 of FLUX.1)."""
     config = part.config
     if config is None or config.architecture:
         return part
@@ -297,8 +297,10 @@ def _with_quantisation(fields: Fields) -> Fields:
 
 
 def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
-    """Add to a config's section of ModelOpt's the keys that it leaves out and ModelOpt's own file states: some versions
-    write the format of keys and values into the file alone."""
+    """Return the config with the keys that its ModelOpt section leaves out and ModelOpt's own file states.
+
+    Some versions write the format of keys and values into the file alone.
+    """
     section = fields.value(SECTIONS[0])
     if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
         return fields

@@ -1,4 +1,4 @@
-"""The tables of tokens that a checkpoint holds under the names of others: looked at before a model is filled."""
+"""The choice of a model's tables of tokens, by the names under which its checkpoint holds them."""
 
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.source import Source
@@ -7,8 +7,10 @@ from ridgeline.models.network import Network
 
 
 def settle_tables(model: Network, family: Family, checkpoint: Checkpoint) -> None:
-    """Arrange the tables of tokens of a model on meta as its checkpoint holds them: as one, or each for itself. Does
-    nothing the second time."""
+    """Arrange the tables of tokens of a model on meta as its checkpoint holds them: shared, or one for each use.
+
+    A second call does nothing.
+    """
     tables = model.tables
     if tables is None or tables.settled:
         return
@@ -22,7 +24,9 @@ def settle_tables(model: Network, family: Family, checkpoint: Checkpoint) -> Non
 
 
 def settle_tables_of(source: Source, model: Network, family: Family) -> None:
-    """The same for a source, before its model is priced. A GGUF file says itself whether its head is the embedding; a
-    folder without weights is left to who loads them."""
+    """Arrange the tables of tokens as the checkpoint of a source holds them, before its model is priced.
+
+    A GGUF file says itself whether its head is the embedding. A folder without weights is left to the loader.
+    """
     if source.gguf is None and source.folder is not None and source.has_weights and model.tables is not None:
         settle_tables(model, family, open_checkpoint(source.folder))

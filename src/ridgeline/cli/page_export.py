@@ -24,7 +24,7 @@ from ridgeline.untrusted import read_object
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
 _AS_IT_IS = "stored"
 _COMPARED = 2
-_WORTH_SAYING = 3.0  # seconds from which an estimate is said
+_WORTH_SAYING = 3.0  # seconds from which an estimate is printed
 
 
 def export(
@@ -130,7 +130,7 @@ def _tables(names: Sequence[str], ways: Sequence[Stored]) -> Mapping[str, Mappin
 
 
 def _say_estimate(source: Source, way: Stored, total: int) -> None:
-    """Say how long so many tables take, by one, if that is long."""
+    """Make one table, and print an estimate for all of them if they take long."""
     began = time.monotonic()
     with suppress(ValueError):
         model_table(source, way)
@@ -140,7 +140,7 @@ def _say_estimate(source: Source, way: Stored, total: int) -> None:
 
 
 def _tables_of(source: Source, ways: Sequence[Stored], done: Callable[[], None]) -> Mapping[Stored, Any]:
-    """As `_tables`, of one. done: is called after each way."""
+    """Return the tables of one model, as `_tables` does. done: called after each way."""
     cache, made, refusals = ModelCache(source.config), {}, []
     for way in ways:
         try:

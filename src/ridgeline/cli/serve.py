@@ -341,7 +341,7 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
 
 
 def _say_warnings(llm: Engines) -> None:
-    """Log what the model's files or settings do to its answers."""
+    """Log the warnings of the loaded model."""
     for line in llm.info.warnings:
         logger.warning(printable(line))
 

@@ -18,24 +18,24 @@ from ridgeline.traffic.trace import read_trace
 
 _FEW = 6000  # requests of all runs that take no time worth an estimate
 _SAMPLE = 0.4  # seconds of a run from which the time of all of it is estimated
-_WORTH_SAYING = 5.0  # seconds from which an estimate is said
-_PATIENCE = 30.0  # seconds before the first line where no estimate was worth saying
+_WORTH_SAYING = 5.0  # seconds from which an estimate is printed
+_PATIENCE = 30.0  # seconds before the first line if no estimate was printed
 _LEVELS = 9  # rates that a capacity is usually found within
-_MOST_COUNTED = 10**6  # requests of a trace that are counted beforehand
+_MOST_COUNTED = 10**6  # the most requests of a trace that are counted before the runs
 
 
 class SimulationProgress:
-    """The runs of a command, told one after the other; a callable that watches the run of a name."""
+    """The progress of a command's runs. Called with the name of a run, it returns what watches that run."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        """show: says how far it is, as often as that makes sense."""
+        """Begin with no runs. show: prints a line of progress, or drops it if the last one is too recent."""
         self._show = show
         self._planned, self._begun = 1, 0
         self._share: Callable[[Log], float] = lambda log: 0.0
-        self._from = 0.0  # the moment before which nothing is said
+        self._from = 0.0  # the moment before which nothing is printed
 
     def expect(self, asked: Asked, traffic: TrafficFlags, runs: int, about: str = "") -> None:
-        """Say how long so many runs take, by the beginning of one. about: a word such as `up to` before the number."""
+        """Print an estimate for all runs, from the beginning of one. about: words before their number, as `up to`."""
         count = request_count(traffic, asked.offered())
         until = traffic.until
         self._planned = runs
@@ -115,11 +115,11 @@ def _share(log: Log, count: int | None, until: int | None) -> float:
 
 
 class _Enough(Exception):
-    """The sample of a run is long enough."""
+    """An exception that ends a sample of a run once it is long enough."""
 
 
 def _seconds(asked: Asked, share: Callable[[Log], float]) -> float:
-    """Return about how long a run takes, from its first part."""
+    """Return an estimate of the seconds that a run takes, from its first part."""
     began, seen = time.monotonic(), 1.0
 
     def watch(log: Log) -> None:
@@ -137,7 +137,7 @@ def _seconds(asked: Asked, share: Callable[[Log], float]) -> float:
 
 @contextmanager
 def simulation_progress() -> Iterator[SimulationProgress]:
-    """Yields the progress of a command's runs: a line on stderr that changes, or one now and then where stderr is no
+    """Yield the progress of a command's runs: a line on stderr that changes, or one every ten seconds if stderr is no
     terminal."""
     with changing_line() as show:
         yield SimulationProgress(show)

@@ -19,7 +19,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 LONGEST_NAME, LONGEST_LINE = 300, 1000
 LINE_EVERY = 10.0
-"""Seconds between lines of progress where stderr is no terminal."""
+"""The seconds between lines of progress if stderr is no terminal."""
 
 _NAME = re.compile(r"'[^']*'|\S+")
 
@@ -45,7 +45,7 @@ def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
 
 
 def say_warnings(lines: Iterable[str]) -> None:
-    """Print what a model's files or settings do to its answers on stderr, a line each."""
+    """Print the warnings of a loaded model on stderr, a line each."""
     for line in lines:
         say(f"warning: {line}")
 
@@ -107,7 +107,7 @@ def rough_time(seconds: float) -> str:
 
 @contextmanager
 def changing_line() -> Iterator[Callable[[str], None]]:
-    """Yields what is told how far a command is: shown in place on a terminal, else in a line now and then."""
+    """Yield a function that shows progress: in place on a terminal, otherwise as a line every ten seconds."""
     if err.is_terminal:
         with err.status("") as shown:
             yield lambda text: shown.update(printable(text))
@@ -125,7 +125,7 @@ def changing_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def counting_bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is told how many of so many are done: a bar, or lines where stderr is no terminal."""
+    """Yield a function that takes how many of `count` are done: it shows a bar, or lines if stderr is no terminal."""
     if not sys.stderr.isatty():
         began = time.monotonic()
         with changing_line() as line:

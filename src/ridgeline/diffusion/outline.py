@@ -95,9 +95,11 @@ class Usual:
 
 
 def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
-    """The models of a pipeline on meta, all in one number format. It reads the configs of these models alone: a folder
-    needs no weights, no tokenizer and no scheduler. Raises ModelRefused for what is not built, and for a folder that
-    lacks a config."""
+    """Return the models of a pipeline on meta, all in one number format.
+
+    Only the configs of these models are read: a folder needs no weights, tokenizers or scheduler. Raises ModelRefused
+    for what is not built, and for a folder that lacks a config.
+    """
     if source.pipeline not in READINGS:
         raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
     if source.folder is not None:

@@ -37,7 +37,7 @@ class PipelineClass:
         layout: the sizes that its releases take; the rest of it the parts of a folder say.
         layout_of: the same of one whose releases take different sizes, by its denoiser.
         steps, guidance: of a request that states none, as the class has them.
-        timesteps: how it asks its scheduler for them.
+        timesteps: its call of the scheduler for timesteps.
         frames: of a request for a clip that states none; 1 where pictures are drawn.
         settled: the class of one folder, where its releases draw in several ways.
     """
@@ -146,8 +146,8 @@ PIPELINES: Mapping[str, PipelineClass] = {
 
 
 def pipeline_class_of(source: Source) -> PipelineClass:
-    """The class of a pipeline's folder, whatever parts of it are there. Raises ModelRefused for what is no pipeline and
-    for a class that is not built."""
+    """Return the class of a pipeline's folder, even if parts of it are missing. Raises ModelRefused for what is no
+    pipeline and for a class that is not built."""
     if not source.pipeline:
         kind = source.model.kind or "a model of no stated architecture"
         raise ModelRefused(

@@ -23,10 +23,13 @@ from ridgeline.diffusion.schedules import (
     trained_sigmas,
     unipc_flow,
 )
-from ridgeline.diffusion.timestep_call import Mu, TimestepCall
+from ridgeline.diffusion.timestep_call import TimestepCall
 from ridgeline.models.fields import Fields
 
 MAX_TRAIN_STEPS = 100_000
+
+Shift = Callable[[int, int], float]
+"""The factor by which noise levels are shifted, for a latent of so many tokens in so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Scheduler:
 
 
 def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Scheduler:
-    """What the scheduler_config.json at `path` says.
+    """Return the sampler and the schedules that the scheduler_config.json at `path` states.
 
     call: how the pipeline asks its scheduler for timesteps. listed: the scheduler's class by the pipeline's index, ""
     if it is not known: diffusers reads the file as that class, whatever the file says.
@@ -82,18 +85,18 @@ def scheduler_of(fields: Fields, call: TimestepCall) -> Scheduler:
 
 
 def _euler(fields: Fields, call: TimestepCall) -> Scheduler:
-    """FlowMatchEulerDiscreteScheduler."""
+    """Read FlowMatchEulerDiscreteScheduler."""
     return _flow_match(fields, call, renoise if fields.flag("stochastic_sampling", False) else euler)
 
 
 def _flow_lcm(fields: Fields, call: TimestepCall) -> Scheduler:
-    """FlowMatchLCMScheduler: the stochastic sampling of flow-match Euler under a name of its own."""
+    """Read FlowMatchLCMScheduler, the stochastic sampling of flow-match Euler under a name of its own."""
     fields.refuse_if("scale_factors")
     return _flow_match(fields, call, renoise)
 
 
 def _flow_match(fields: Fields, call: TimestepCall, step: Sampler) -> Scheduler:
-    """Flow-match Euler's schedules: of the sigmas that the pipeline passes, else of the scheduler's own."""
+    """Return flow-match Euler's schedules, from the sigmas that the pipeline passes or else the scheduler's own."""
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
     for name in ("invert_sigmas", "shift_terminal"):
@@ -165,8 +168,8 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> Scheduler:
 
 
 def _lcm(fields: Fields, call: TimestepCall) -> Scheduler:
-    """LCMScheduler. Its timesteps are those of the distillation, whatever spacing says, and no step ends before the
-    first of them, whatever set_alpha_to_one says."""
+    """Read LCMScheduler. Its timesteps are those of the distillation, whatever timestep_spacing says. No step ends
+    before the first of them, whatever set_alpha_to_one says."""
     _refuse_passed_sigmas(fields, call)
     betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
     fields.refuse_but("prediction_type", "epsilon")
@@ -184,7 +187,7 @@ READERS: dict[str, Callable[[Fields, TimestepCall], Scheduler]] = {
     "DPMSolverMultistepScheduler": _dpmpp,
     "LCMScheduler": _lcm,
 }
-"""By the class of a scheduler in diffusers."""
+"""The readers of configs, by the class of a scheduler in diffusers."""
 
 OPTIONS = (
     "algorithm_type", "base_image_seq_len", "base_shift", "beta_end", "beta_schedule", "beta_start", "clip_sample",
@@ -198,7 +201,7 @@ OPTIONS = (
     "timestep_type", "trained_betas", "upscale_mode", "use_beta_sigmas", "use_dynamic_shifting",
     "use_exponential_sigmas", "use_flow_sigmas", "use_karras_sigmas", "use_lu_lambdas", "variance_type",
 )  # fmt: skip
-"""The options of diffusers' schedulers that make images and clips.
+"""The options of diffusers' schedulers for images and videos.
 
 A config that diffusers made from that of another scheduler keeps the options of both. A reader has read or refused all
 options of its own that change a result; the others change nothing.
@@ -227,13 +230,13 @@ def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
         )
 
 
-def _static_shift(fields: Fields) -> Mu:
+def _static_shift(fields: Fields) -> Shift:
     factor = fields.positive("flow_shift", 1.0)
     return lambda tokens, steps: factor
 
 
-def _dynamic_shift(fields: Fields, call: TimestepCall) -> Mu:
-    """The shift that comes of the mu which the pipeline passes."""
+def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
+    """Return the shift that follows from the mu which the pipeline passes. Raises ModelRefused."""
     if call.mu is None:
         raise fields.refuse(
             f"use_dynamic_shifting = True is not supported: a {call.pipeline} passes no mu, which it needs"
@@ -246,9 +249,9 @@ def _dynamic_shift(fields: Fields, call: TimestepCall) -> Mu:
 
 
 def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int], Schedule]) -> Scheduler:
-    """The schedules of UniPC and DPM-Solver++, which take velocities along flow sigmas or noise along betas.
+    """Return the schedules of UniPC or DPM-Solver++, which take velocities along flow sigmas or noise along betas.
 
-    flow: one of flow sigmas, of so many steps, for a latent of so many tokens, of a model of so many training steps.
+    flow: makes a schedule of flow sigmas from the steps, the tokens of the latent and the steps of training.
     """
     fields.refuse_but("final_sigmas_type", "zero")
     fields.refuse_if("thresholding")
@@ -266,7 +269,7 @@ def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int],
 
 
 def _spacing(fields: Fields) -> tuple[Spacing, int]:
-    """Where timesteps lie, and how many steps later: leading ones alone have an offset."""
+    """Return how timesteps are spaced, and their offset, which only leading ones have. Raises ModelRefused."""
     spacing = fields.text("timestep_spacing", "linspace")
     if spacing == "leading":
         offset = fields.natural("steps_offset") if fields.has("steps_offset") else 0

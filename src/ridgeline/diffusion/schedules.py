@@ -27,7 +27,7 @@ Floats = NDArray[Any]
 """An array of fp32 or fp64: schedules round as the reference does, which computes some levels in one, some in both."""
 
 TOLD_STEPS = 1000
-"""Steps of training by which every pipeline divides a timestep, however many its scheduler's config states."""
+"""The steps of training by which every pipeline divides a timestep, whatever its scheduler's config states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ Levels = TypeVar("Levels", float, Floats, torch.Tensor)
 
 
 def shifted(sigma: Levels, shift: float) -> Levels:
-    """A level between 0 and 1, or each of several, moved towards noise, for shift > 1; both ends stay.
+    """Return a level between 0 and 1, or several, moved towards noise if shift > 1; both ends stay.
 
     More pixels show the same picture through more noise, so a large picture needs more steps at high noise (SD3,
     arXiv:2403.03206, section 5.3.2, equation 23).
@@ -92,7 +92,7 @@ def shifted(sigma: Levels, shift: float) -> Levels:
 
 
 def dynamically_shifted(sigmas_S: Floats, shift: float) -> Floats:
-    """Return the same levels by the formula that dynamic shifting takes, which rounds otherwise."""
+    """Return the same as `shifted` by the formula of dynamic shifting, which rounds otherwise."""
     shifted_S: Floats = shift / (shift + (1 / sigmas_S - 1))
     return shifted_S
 
@@ -170,11 +170,11 @@ class Betas:
 
 
 Spacing = Literal["linspace", "leading", "trailing"]
-"""Where timesteps lie among those of training (arXiv:2305.08891, table 2)."""
+"""The spacing of timesteps among those of training (arXiv:2305.08891, table 2)."""
 
 
 def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: int = 0) -> Schedule:
-    """Training steps at even distances: epsilon models under UniPC and DPM-Solver++.
+    """Return training steps at even distances, for epsilon models under UniPC and DPM-Solver++.
 
     linspace: n + 1 from the last to 0, without 0. leading: whole multiples, `offset` later. trailing: from the last
     one down.
@@ -186,7 +186,7 @@ def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: in
 
 
 def _spaced(steps: int, train_steps: int, spacing: Spacing, offset: int) -> list[int]:
-    """Timesteps of a spacing, rounded as the reference rounds them."""
+    """Return the timesteps of a spacing, rounded as the reference rounds them."""
     even: Floats
     if spacing == "linspace":
         even = np.linspace(0, train_steps - 1, steps + 1).round()[:0:-1]

@@ -19,7 +19,7 @@ Mu = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class TimestepCall:
-    """The arguments that a class of pipelines gives `set_timesteps`, beside the number of steps.
+    """The arguments that a class of pipelines gives `set_timesteps` in addition to the number of steps.
 
     Args:
         pipeline: the class, for errors.

@@ -200,8 +200,8 @@ class AsyncLLM:
         nobody waits for it any more, which aborts it.
 
         params: of a model that gives vectors nothing is read of them. encoder, root, adapter: as Engine.add. added:
-        told the engine's number for the request, wherever observers are told of steps, and before they are. begun: told
-        there when the request waits no longer, before its first step runs. sections: whether reasoning is told apart
+        told the engine's number for the request, wherever observers are told of steps, and before they are. begun:
+        called there just before the first step of the request runs. sections: whether reasoning is told apart
         from the answer; else the text is all that the model writes. Raises ValueError for what cannot run, as far as
         that is known here, EngineDied (a RuntimeError) if the engine has stopped, EngineRestarting (one of those) while
         another is being started.

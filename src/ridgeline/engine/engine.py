@@ -91,7 +91,7 @@ class Engine:
         and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self.on_begin: Callable[[Sequence[int]], None] | None = None
-        """Told which requests wait no longer, before the step that is the first of each runs."""
+        """A callback that gets the ids of requests just before their first step runs."""
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
@@ -451,7 +451,7 @@ class Engine:
 
     @staticmethod
     def _scored(request: Request, now: int) -> TokenEvent:
-        """The event of prompt tokens that were scored before the first token comes."""
+        """Return the event of prompt tokens that were scored before the first token comes."""
         scores = request.told_scores(last=False)
         return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
 
@@ -480,9 +480,9 @@ class Engine:
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
 
     def _end_without_token(self, request: Request, failure: RowFailure) -> list[TokenEvent]:
-        """End a request for which no token could be chosen. What it has said counts if its form left no choice."""
+        """End a request for which no token could be chosen. Its output stays valid if its grammar allowed none."""
         guide = request.guide
-        if guide is None or isinstance(guide, RuleGuide):
+        if guide is None:
             return self._give_up(request, failure.reason)
         held = request.stop_ids if request.output_length < request.params.min_tokens else ()
         end = guide.dead_end(held)

@@ -25,11 +25,11 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One choice of one request moved on: a token, an end, or both.
 
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
-    timing: moments of the request's life so far. error: why it failed, or why its form was not completed, in one line;
-    out_of_memory: because an allocation was refused. prompt_logprobs: of the next tokens of the prompt, None for its
-    first, where a request asked for them; its first choice has them as its prompt is computed, the last of them with
-    its first token, or with its end if it has none. hidden: with the end of a request to a model without a head, the
-    last hidden states of its prompt, fp32 [positions, hidden].
+    timing: moments of the request's life so far. error: why it failed, or why its structured output is incomplete, in
+    one line; out_of_memory: because an allocation was refused. prompt_logprobs: those of the prompt's next tokens, None
+    for its first token, if the request asked for them. Only its first choice has them, while the prompt is computed;
+    the last come with the first token, or with the end if there is no token. hidden: with the end of a request to a
+    model without a head, the last hidden states of its prompt, fp32 [positions, hidden].
     """
 
     request: int

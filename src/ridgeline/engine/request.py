@@ -178,12 +178,12 @@ class Request:
     depends on beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's
     output there. cached: positions it found computed when it began. reached: most positions it had computed when it was
     preempted. scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for
-    them. told: how many of those were told. hidden: where the model has no head, the hidden states of its prompt so
-    far, step by step; else None. guide: holds its answer to a form, or to rules. children: further choices of the same
-    prompt, which start from its pages. adapter: the number of the one that it asks, counted from 1; 0 for none. images:
-    those of its prompt. received: positions whose keys and values another engine computed; 0 once it has begun, for a
-    preemption loses them. bare: tokens are all that it gives a step, and all that it wants of one. quiet: below so many
-    computed positions its next step runs its newest token, and the ledger has nothing to do for it.
+    them. told: how many of those events have had. hidden: where the model has no head, the hidden states of its prompt
+    so far, step by step; else None. guide: holds its answer to a form, or to rules. children: further choices of the
+    same prompt, which start from its pages. adapter: the number of the one that it asks, counted from 1; 0 for none.
+    images: those of its prompt. received: positions whose keys and values another engine computed; 0 once it has begun,
+    for a preemption loses them. bare: tokens are all that it gives a step, and all that it wants of one. quiet: below
+    so many computed positions its next step runs its newest token, and the ledger has nothing to do for it.
     """
 
     id: int
@@ -244,9 +244,9 @@ class Request:
         return self.scores is None and self.hidden is None
 
     def told_scores(self, *, last: bool) -> tuple[PromptLogprob | None, ...] | None:
-        """Return what has not been told yet of its prompt's tokens; None where nothing is wanted of them.
+        """Return the scores of its prompt's tokens that no event has had yet; None if the request wants no scores.
 
-        The first token comes after nothing: None stands for it. last: no further ones will be scored.
+        The first token has no score, and None stands for it. last: whether no further tokens will be scored.
         """
         if self.scores is None:
             return None

@@ -15,8 +15,8 @@ class Choice:
     """One completion. `reasoning` is what the model wrote between its thinking tags, `text` the rest.
 
     tokens: what was sampled, a stop token included; with log-probabilities where they were asked for.
-    error: why it failed, or why its form was not completed, in one line. cached: positions of the prompt that were
-    found in KV memory. timing: moments of its life. Neither of the two makes one completion differ from another.
+    error: why it failed, or why its structured output is incomplete, in one line. cached: positions of the prompt that
+    were found in KV memory. timing: moments of its life. Neither of the two makes one completion differ from another.
     """
 
     index: int

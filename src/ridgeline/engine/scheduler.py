@@ -20,8 +20,8 @@ from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
 SCORED_BESIDE = 256
-"""Positions of a step whose tokens are scored, if other requests decode in it: what is said of 2,048 of them, with 20
-alternatives each, would make those requests wait for half as long again as the positions themselves."""
+"""The most prompt positions that a step scores if other requests decode in it. Scoring 2,048 of them, with 20
+alternatives each, would make those requests wait half as long again as computing the positions."""
 _ARRIVAL = attrgetter("id")
 _LAST = (0,)
 """The logit row of an item that has one position."""
@@ -67,7 +67,7 @@ class Scheduler:
         self.reused_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
-        self.begun: list[int] = []  # groups whose first step is the last plan
+        self.begun: list[int] = []  # groups that the last plan runs for the first time
         self._scorable = limits.tokens  # positions whose tokens this step may still score
         self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
         self._forget: list[int] = []
@@ -190,7 +190,7 @@ class Scheduler:
         return budget - count
 
     def _give(self, request: Request, count: int, grants: dict[Request, int]) -> None:
-        """Note positions that a request has of this step."""
+        """Grant a request positions of this step."""
         grants[request] = count
         if request.scores is not None:
             self._scorable -= count
@@ -238,7 +238,7 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
-            if not self._wanted(request):  # others may go before it: it waits for its share, not for room
+            if not self._wanted(request):  # no position may be scored any more; others may run before it
                 continue
             encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):

@@ -110,8 +110,8 @@ class Loaded:
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
     what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
     names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
-    the model, None of one. config: that it was built from. warnings: what its files or settings do to its answers, a
-    line each.
+    the model, None of one. config: that it was built from. warnings: lines on how its files or settings change its
+    responses.
     """
 
     engine: Engine
@@ -290,7 +290,7 @@ def load_engine(
 
 
 def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None) -> tuple[str, ...]:
-    """What the files of a model, and the format that its weights are quantised to, do to its answers, a line each."""
+    """Return lines on how a model's files, and the format to which its weights are quantised, change its responses."""
     notes = () if model.tables is None else model.tables.notes
     costly = None if weights is None else costly_format(weights)
     return (*notes, *(line for line in (tokenizer.mended, costly) if line))

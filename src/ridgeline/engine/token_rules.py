@@ -1,10 +1,14 @@
 """TokenRules: which tokens may come where, as speech models want it; and who follows one choice by them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ridgeline.engine.guidance.guide import DeadEnd
 
 Mask = NDArray[np.uint32]
 
@@ -82,6 +86,10 @@ class RuleGuide:
         if self._mask is None:
             self._mask = packed(self._allowed_now())
         return self._mask
+
+    def dead_end(self, held: Collection[int]) -> "DeadEnd | None":
+        """Return None: rules leave a token at each place, so that having none is a fault of the model."""
+        return None
 
     def _allowed_now(self) -> NDArray[np.bool_]:
         rules, place = self.rules, len(self._said)

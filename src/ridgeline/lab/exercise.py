@@ -314,7 +314,7 @@ def _listed(shown: Iterable[str], of: Sized) -> str:
 
 
 def _represented(value: object) -> str:
-    """Return what Python calls a value, in a line and not too long; the reader's own class may fail to say."""
+    """Return the `repr` of a value in one line of limited length; that of a reader's own class may fail."""
     try:
         shown = " ".join(repr(value).split())
     except Exception:

@@ -112,8 +112,11 @@ def stored_dtype(fields: Fields) -> torch.dtype:
 
 
 def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None:
-    """Store a model as a recipe says, which knows each place by its names in the family's checkpoints. Raises
-    ModelRefused for a recipe of other weights: it would leave the model's in a wider format without a word."""
+    """Store a model as a recipe says, which knows each place by its names in the family's checkpoints.
+
+    Raises ModelRefused if the recipe narrows no weight of the model, or lists a module that the model lacks: the
+    weights would silently stay in a wider format.
+    """
     choose, known, narrowed = recipe.choice(model), set[str](), False
 
     def chosen(place: Place) -> WeightFormat | None:
@@ -141,7 +144,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
 
 
 def _of_all_experts(name: str) -> tuple[str, ...]:
-    """Return what a list may call the matrices of all experts of a layer that the first expert's is one of."""
+    """Return the names that a list may have for all experts' matrices of a layer, by that of the first expert."""
     mixture, _, matrix = name.partition(".experts.0.")
     if not matrix:
         return ()

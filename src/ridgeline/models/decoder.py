@@ -22,7 +22,7 @@ from ridgeline.models.blocks import HeadNorm
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
-from ridgeline.models.tables import TokenTables
+from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce

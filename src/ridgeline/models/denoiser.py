@@ -42,7 +42,7 @@ Texts = Sequence[Tensor] | Prepared
 class _LastTexts:
     """The texts of the latest call that was given texts, the weights by which they were prepared, and the result.
 
-    texts: copies. tables: the parameters of each module. weights: as `_versions` of them.
+    texts: copies of the texts. tables: the parameters of each module. weights: their `_versions`.
     """
 
     texts: tuple[Tensor, ...]
@@ -144,8 +144,10 @@ class Denoiser(Network):
         return prepared
 
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
-        """Return what `prepare` makes of texts, which a caller gives again at each noise level: the latest result is
-        kept. Not for texts without numbers, nor for weights whose changes cannot be seen."""
+        """Return the result of `prepare`, and keep it, because a caller gives the same texts at each noise level.
+
+        Nothing is kept for texts on meta, and if changes of the weights cannot be seen.
+        """
         last = self._last_texts
         if last is not None and last.holds(texts):
             return last.prepared

@@ -13,7 +13,7 @@ from torch import Tensor, arange, nn
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
-from ridgeline.models.tables import TokenTables
+from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.linear import Linear
@@ -84,11 +84,11 @@ class Embedder(Model):
 
     @property
     def tables(self) -> TokenTables | None:  # type: ignore[override]
-        """As Network.tables: the trunk's, because a checkpoint's names begin within it."""
+        """The tables of the trunk, because the names of a checkpoint begin within it."""
         return self.trunk.tables
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """As Network.arrange_tables."""
+        """Arrange the tables of the trunk, as `Network.arrange_tables` does."""
         self.trunk.arrange_tables(held, there)
 
     @property

@@ -64,7 +64,7 @@ _PHI = (
     ("model.final_layernorm", "model.norm"),
 )
 
-# Where configs of larger models keep that of their text half.
+# The sections in which configs of larger models keep that of their text half.
 _TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
 
 FAMILIES = (
@@ -258,8 +258,7 @@ def family_of(fields: Fields) -> Family:
 
 
 def _text_inside(fields: Fields) -> str:
-    """Return what a user can do with a larger model that is not known but whose config has a section that is the config
-    of a family, for the middle of a refusal; "" if it has none."""
+    """Return a hint for a refusal, if a section of an unknown model's config is the config of a family; else ""."""
     for path in _TEXT_SECTIONS:
         section: object = fields.values
         for name in path.split("."):

@@ -40,7 +40,7 @@ _BOOKKEEPING = re.compile(
     r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
     r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
 )
-# Fields about what else than text a model reads. Sections are named to people all the same.
+# Fields about inputs other than text. Sections do not match, because `show` names them.
 _OTHER_INPUTS = re.compile(
     r"(?!.*_config$)(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)(_.*)?"
 )
@@ -118,7 +118,7 @@ class Fields:
         self._read.update(names)
 
     def pass_over_other_inputs(self) -> None:
-        """Pass over the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
+        """Ignore the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
         self.passed_over(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
         for inner in self._inner.values():
             inner.pass_over_other_inputs()

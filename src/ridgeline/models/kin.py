@@ -14,7 +14,7 @@ class Kin:
 
     model_type: as of Family. of: the model_type of that family; of a text half whose config names its own, "". section:
     where the config of the text half is; "" where there is no other half. prefixes: as of Family; ignored: too, beside
-    the family's own. passed_over: fields that mean nothing to the text, if the config has no section of it. unstated:
+    the family's own. passed_over: fields that mean nothing to the text, if the config has no section for it. unstated:
     what it takes where that section does not say it and the family takes something else. always: what it takes in any
     case.
     """

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ridgeline.models.storage import Storage
-from ridgeline.models.tables import TokenTables
+from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
@@ -29,10 +29,10 @@ class Network(nn.Module, ABC):
     """A tree of ops, filled or on meta.
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
-    path: a head that is the embedding. tables: of tokens, where checkpoints may hold them in several ways. passed_over:
-    patterns of tensors that a checkpoint has beside its own. widens: a dtype of the checkpoint's numbers that are
-    widened to the model's as they are loaded. recipe: the name of what its matrices are stored in, "" for the model's
-    dtype. captures, captured_rows: as of Model.
+    path: a head that is the embedding. tables: its tables of tokens, if checkpoints may hold them in several ways.
+    passed_over: patterns of tensors that a checkpoint has beside its own. widens: a dtype of the checkpoint's numbers
+    that are widened to the model's as they are loaded. recipe: the name of what its matrices are stored in, "" for the
+    model's dtype. captures, captured_rows: as of Model.
     """
 
     storage: Storage
@@ -89,7 +89,7 @@ class Network(nn.Module, ABC):
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Have the tables of tokens be those that a checkpoint holds, before they are filled.
+        """Create and tie the modules of the tables of tokens as a checkpoint holds them, before they are filled.
 
         Args:
             held: the tensor that each table is, by name.
@@ -123,7 +123,7 @@ class Network(nn.Module, ABC):
         return name in self.get_submodule(parent)._modules
 
     def _part_table(self, path: str, first: str) -> None:
-        """Give the module at a path a table of its own, unfilled; a copy of the one at `first` where there is none."""
+        """Give the module at a path an unfilled table of its own; if there is no module, create one like `first`."""
         parent, _, name = path.rpartition(".")
         owner = self.get_submodule(parent)
         with torch.device("meta"):

@@ -37,7 +37,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 
 
 def build_mixture(fields: Fields, storage: Storage) -> Decoder:
-    """Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B, which says what all of them have, and their kin."""
+    """Build Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B and their kin."""
     fields.refuse_but("use_qk_norm", True)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
     sizes = read_experts(fields, name, "moe_intermediate_size")

@@ -31,8 +31,8 @@ class Place:
     """Where a model stores a matrix or the table of its tokens, for whoever chooses the format of it.
 
     name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of
-    all ranks together; of the embedding, the width of a row and the entries. spellings: what other checkpoints and
-    quantisers call the module.
+    all ranks together; of the embedding, the width of a row and the entries. spellings: the names that other
+    checkpoints and quantisers have for the module.
     """
 
     name: str

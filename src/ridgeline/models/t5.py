@@ -18,7 +18,7 @@ from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Nam
 from ridgeline.models.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
-from ridgeline.models.tables import TokenTables
+from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import KVContext, PositionBias
 from ridgeline.ops.collective import all_reduce

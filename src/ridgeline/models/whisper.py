@@ -22,7 +22,7 @@ from ridgeline.models.encoder_decoder import (
 )
 from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
-from ridgeline.models.tables import TokenTables
+from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.convolution import Convolution

@@ -56,7 +56,7 @@ class GatedDeltaRule(Recurrence):
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: of this rank's heads, in the model's dtype."""
+        """Return this rank's heads of a parameter, in the model's dtype."""
         return {name: narrowed(self._shard.slice(full, 0), self.dtype)}
 
     def forward(self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: KVContext) -> Tensor:

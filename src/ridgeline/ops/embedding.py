@@ -49,7 +49,7 @@ class Embedding(Op):
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
     def another(self) -> "Embedding":
-        """A table of the same sizes, stored alike, unfilled."""
+        """Return an unfilled table of the same sizes and format."""
         other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
         other.store(self.stored)
         return other

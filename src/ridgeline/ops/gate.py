@@ -44,7 +44,7 @@ class GatedRMSNorm(RMSNorm):
         return gated_THW.to(x_TX.dtype).flatten(1)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take, in the model's dtype."""
+        """Return a parameter in the model's dtype."""
         return {name: narrowed(full, self.weight.dtype)}
 
     @property

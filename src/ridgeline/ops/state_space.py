@@ -57,7 +57,7 @@ class StateSpace(Recurrence):
         self.D = weight(sizes.heads, dtype=dtype)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: of this rank's heads, in the model's dtype."""
+        """Return this rank's heads of a parameter, in the model's dtype."""
         return {name: narrowed(self._shard.slice(full, 0), self.dtype)}
 
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: KVContext) -> Tensor:

@@ -57,7 +57,7 @@ def assets() -> Mapping[str, Asset]:
 
 
 def _sent(name: str, data: bytes) -> bytes:
-    """Return a file without comments, an eighth of what a first visit loads; those of others hold their licences."""
+    """Return a file without comments, an eighth of a first visit. Vendored ones keep theirs, which hold licences."""
     return data if name.startswith("vendored/") else without_comments(data.decode()).encode()
 
 

@@ -12,7 +12,7 @@ from ridgeline.server.errors import ApiError
 
 @dataclass(slots=True)
 class Deadlines:
-    """Of a server, in seconds. queue: that a request waits until its first step begins; total: until its end."""
+    """The time limits of a request, in seconds. queue: until its first step begins; total: until its end."""
 
     queue: float = math.inf
     total: float = math.inf

@@ -1,4 +1,4 @@
-"""Work that would hold up the event loop, which the tokens of all streams pass through."""
+"""Ways to run long work without holding up the event loop, through which the tokens of all streams pass."""
 
 import asyncio
 import sys
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 LONG = 1 << 14
-"""The characters, bytes or ids from which a piece of work is done in a thread."""
+"""The size (characters, bytes or ids) from which work runs in a thread."""
 
 SWITCH_SECONDS = 0.0005
-"""How long the event loop waits for Python's lock before whoever has it is asked for it. With Python's own 5 ms, four
-threads that read long conversations let it have its turn up to 150 ms late."""
+"""The seconds that a thread waits for the GIL before Python asks its holder to release it. With Python's default of
+5 ms, four threads that read long conversations delay the event loop by up to 150 ms."""
 
 SLICE = 64
-"""Tokens of a whole response that are written at a time, each with as many alternatives as a request may ask for."""
+"""The number of tokens that are encoded at a time; each may have as many alternatives as a request may ask for."""
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 
 
 @contextmanager
-def prompt_turns() -> Iterator[None]:
-    """Let the event loop have its turns in time, though threads of this process compute in Python."""
+def responsive_event_loop() -> Iterator[None]:
+    """Keep the event loop responsive while other threads of this process run Python code."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -37,7 +37,7 @@ async def beside(length: int, work: Callable[[], _Result]) -> _Result:
 
 
 async def slices(items: Sequence[_Item]) -> AsyncIterator[Sequence[_Item]]:
-    """Give a list in parts of at most `SLICE`; between two of them the event loop does what else is due."""
+    """Yield the items in parts of at most `SLICE`, and let the event loop do other work between two parts."""
     for start in range(0, len(items), SLICE):
         if start:
             await asyncio.sleep(0)

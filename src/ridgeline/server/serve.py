@@ -31,7 +31,7 @@ from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.speech import check_packages
 from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
-from ridgeline.server.event_loop import prompt_turns
+from ridgeline.server.event_loop import responsive_event_loop
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
 from ridgeline.server.http.front import Front
@@ -206,7 +206,7 @@ async def serve(served: Servable[Model], settings: ServerSettings, ready: Callab
         http = http_server(server.app, settings, server.observers)
         tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
         try:
-            with server.signals(), prompt_turns():
+            with server.signals(), responsive_event_loop():
                 return await server.run(served, url_of(listener), ready)
         finally:
             http.end()

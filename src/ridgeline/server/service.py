@@ -25,7 +25,7 @@ class Live:
     """A request of the server's while it is there. No text of a user is in it, only lengths.
 
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
-    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: its first
+    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: whether its first
     step runs or has run. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
     far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
     how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
@@ -169,7 +169,7 @@ class Service:
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
             self.admission.leave(live)
-            live.fail = live.progress = None  # traces keep it, and would keep the whole answer with these
+            live.fail = live.progress = None  # traces keep `live`, and these callbacks keep the whole response
             for observer in self.observers:
                 observer.ended(live, ended)
 

@@ -22,7 +22,7 @@ QWEN2 = (
     r"|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-"""How Llama 3 cuts text: as Qwen2, but three digits a piece."""
+"""The pattern by which Llama 3 splits text: that of Qwen 2, but with up to three digits in a piece."""
 _CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import markupsafe
 
-from ridgeline.text.probe import ABSENT, CallForm, IdKind, TemplateProbe
+from ridgeline.text.template_probe import ABSENT, CallForm, IdKind, TemplateProbe
 from ridgeline.untrusted import without_collecting
 
 _LETTERS = string.ascii_letters + string.digits
 _SYSTEM = ("system", "developer")
 _ASSISTANT = ("assistant", "model", "chatbot")
 _SAMPLE = 64
-"""Characters of a message that are looked for in a prompt."""
+"""The most characters of a message that are searched for in a prompt."""
 _WORD = re.compile(r"\w{3,}")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One message for the template, and the index of the message that it was made of."""
+class TemplateMessage:
+    """One message for the template, and the index of the request's message that it was made from."""
 
     index: int
     message: dict[str, Any]
@@ -38,19 +38,19 @@ class Turn:
         """The tool calls of the message."""
         return self.message.get("tool_calls") or ()
 
-    def having(self, **changes: Any) -> "Turn":
-        """Return the turn with keys of its message set."""
+    def having(self, **changes: Any) -> "TemplateMessage":
+        """Return a copy with these keys of its message set."""
         return replace(self, message={**self.message, **changes})
 
 
-def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> list[Turn]:
+def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> list[TemplateMessage]:
     """Return the messages in the form that the template takes.
 
     OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
     `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
     template would leave it out, and for arguments that are no JSON object.
     """
-    turns = [_as_tool_calls(Turn(index, dict(message))) for index, message in enumerate(messages)]
+    turns = [_as_tool_calls(TemplateMessage(index, dict(message))) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
     if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
         return [_without_calls(turn) for turn in turns]
@@ -64,11 +64,11 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
     return [each for turn in turns for each in _in_form(turn, form)]
 
 
-def left_out(turns: Iterable[Turn], prompt: str) -> Turn | None:
+def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage | None:
     """Return the first turn that a prompt lacks, or None if it has all of them.
 
-    Looked for is a line of each text and the name of each function that is called. Texts of the assistant are left to
-    the template, since many leave earlier reasoning out.
+    The prompt is searched for the longest line of each text and the name of each called function. Texts of the
+    assistant are not searched for, since many templates leave earlier reasoning out.
     """
     at = 0
     for turn in turns:
@@ -81,7 +81,7 @@ def left_out(turns: Iterable[Turn], prompt: str) -> Turn | None:
     return None
 
 
-def with_system_in_last_user(turns: Sequence[Turn]) -> list[Turn] | None:
+def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
     """Return the turns with the leading system text before the text of the last user message, None if there is none.
 
     Mistral's templates write the system text only with a last message of the user, and leave it out of the tool loop;
@@ -119,17 +119,19 @@ def _find(prompt: str, line: str, start: int) -> int:
 # -- roles ------------------------------------------------------------------------------------------------------------
 
 
-def _with_known_roles(turns: Sequence[Turn], probe: TemplateProbe) -> list[Turn]:
+def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
     """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
     leading = sum(1 for _ in _leading_system(turns))
-    known: list[Turn] = []
+    known: list[TemplateMessage] = []
     for turn in turns:
         role = turn.message.get("role")
         if not isinstance(role, str):
             raise ValueError(f"{turn.where}: a message without a role; give one of: system, user, assistant, tool")
         written = probe.role(role)
         if written is None:
-            raise ValueError(f"{turn.where}: the model's chat template leaves out messages of the role {role}")
+            raise ValueError(
+                f"{turn.where}: the model's chat template leaves out messages of the role {role}; use another"
+            )
         known.append(turn if written == role else turn.having(role=written))
     has_alias = any(turn.message.get("role") != known[at].message["role"] for at, turn in enumerate(turns[:leading]))
     if leading > 1 and (has_alias or probe.joins_leading):
@@ -139,7 +141,7 @@ def _with_known_roles(turns: Sequence[Turn], probe: TemplateProbe) -> list[Turn]
     return known
 
 
-def _leading_system(turns: Iterable[Turn]) -> Iterator[Turn]:
+def _leading_system(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
     for turn in turns:
         if turn.message.get("role") not in _SYSTEM:
             return
@@ -149,19 +151,19 @@ def _leading_system(turns: Iterable[Turn]) -> Iterator[Turn]:
 # -- calls and their results ------------------------------------------------------------------------------------------
 
 
-def _as_tool_calls(turn: Turn) -> Turn:
+def _as_tool_calls(turn: TemplateMessage) -> TemplateMessage:
     """Return a turn whose one `function_call`, which OpenAI's interface had before `tool_calls`, is a tool call."""
     call = turn.message.get("function_call")
     if not isinstance(call, Mapping) or turn.calls:
         return turn
     kept = {key: value for key, value in turn.message.items() if key != "function_call"}
     made = {"id": f"call_{turn.index:09d}", "type": "function", "function": dict(call)}
-    return Turn(turn.index, {**kept, "tool_calls": [made]})
+    return TemplateMessage(turn.index, {**kept, "tool_calls": [made]})
 
 
-def _with_ids_of_functions(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns with the id of the call before on each `function` message, which has none."""
-    found: list[Turn] = []
+def _with_ids_of_functions(turns: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Return the turns, with the id of the latest call added to each `function` message that has no id."""
+    found: list[TemplateMessage] = []
     last: str | None = None
     for turn in turns:
         last = turn.calls[-1].get("id") if turn.calls else last
@@ -170,7 +172,7 @@ def _with_ids_of_functions(turns: Sequence[Turn]) -> list[Turn]:
     return found
 
 
-def _one_call_each(turns: Sequence[Turn]) -> Iterator[Turn]:
+def _one_call_each(turns: Sequence[TemplateMessage]) -> Iterator[TemplateMessage]:
     """Yield the turns with one call a message, each followed by its result, for a template that writes one only."""
     taken: set[int] = set()
     for at, turn in enumerate(turns):
@@ -183,13 +185,13 @@ def _one_call_each(turns: Sequence[Turn]) -> Iterator[Turn]:
         for number, call in enumerate(turn.calls):
             # Text and reasoning come before the first call.
             kept = turn.message if number == 0 else {"role": "assistant", "content": None}
-            yield Turn(turn.index, {**kept, "tool_calls": [call]})
+            yield TemplateMessage(turn.index, {**kept, "tool_calls": [call]})
             answering = [place for place in results if turns[place].message.get("tool_call_id") == call.get("id")]
             yield from (turns[place] for place in answering)
             taken.update(answering)
 
 
-def _results_after(turns: Sequence[Turn], at: int) -> list[int]:
+def _results_after(turns: Sequence[TemplateMessage], at: int) -> list[int]:
     """Return the places of the results that follow a message with calls."""
     places: list[int] = []
     for place in range(at + 1, len(turns)):
@@ -199,8 +201,8 @@ def _results_after(turns: Sequence[Turn], at: int) -> list[int]:
     return places
 
 
-def _with_names_in_results(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Yield the turns, the name of the function that was called on each result that lacks it."""
+def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
+    """Yield the turns, with the name of the called function added to each result that lacks it."""
     names: dict[Any, Any] = {}
     for turn in turns:
         names |= {call.get("id"): call["function"].get("name") for call in turn.calls}
@@ -209,8 +211,8 @@ def _with_names_in_results(turns: Iterable[Turn]) -> Iterator[Turn]:
         yield turn.having(name=name) if lacks else turn
 
 
-def _with_ids(turns: Iterable[Turn], kind: IdKind) -> Iterator[Turn]:
-    """Yield the turns, the ids of calls and of their results in the form that the template takes."""
+def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[TemplateMessage]:
+    """Yield the turns, with the ids of calls and of their results in the form that the template takes."""
     ids: dict[Any, str] = {}
     for turn in turns:
         changes: dict[str, Any] = {}
@@ -224,7 +226,7 @@ def _with_ids(turns: Iterable[Turn], kind: IdKind) -> Iterator[Turn]:
         yield turn.having(**changes) if changes else turn
 
 
-def _in_form(turn: Turn, form: CallForm) -> list[Turn]:
+def _in_form(turn: TemplateMessage, form: CallForm) -> list[TemplateMessage]:
     """Return a turn with its calls and its content in the template's form."""
     if not turn.calls:
         return [_without_calls(turn)]
@@ -236,21 +238,21 @@ def _in_form(turn: Turn, form: CallForm) -> list[Turn]:
         return [turn]
     said = {key: value for key, value in turn.message.items() if key != "tool_calls"}
     calling = {"role": turn.message["role"], "tool_calls": turn.calls}
-    return [Turn(turn.index, said), _with_content(Turn(turn.index, calling), form.content)]
+    return [TemplateMessage(turn.index, said), _with_content(TemplateMessage(turn.index, calling), form.content)]
 
 
-def _with_content(turn: Turn, content: str | None) -> Turn:
-    """Return a turn with calls whose content is the template's for a message without text."""
+def _with_content(turn: TemplateMessage, content: str | None) -> TemplateMessage:
+    """Return a turn that has calls and no text, with the content that the template wants there."""
     kept = {key: value for key, value in turn.message.items() if key != "content"}
-    return Turn(turn.index, kept if content == ABSENT else {**kept, "content": content})
+    return TemplateMessage(turn.index, kept if content == ABSENT else {**kept, "content": content})
 
 
-def _without_calls(turn: Turn) -> Turn:
+def _without_calls(turn: TemplateMessage) -> TemplateMessage:
     """Return a turn without calls: an empty list is none, and a null content is an empty text."""
     kept = {key: value for key, value in turn.message.items() if key != "tool_calls" or value}
     if "content" in kept and kept["content"] is None:
         kept["content"] = ""
-    return Turn(turn.index, kept)
+    return TemplateMessage(turn.index, kept)
 
 
 def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
@@ -268,7 +270,7 @@ def _arguments(given: object, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object")
+        raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object; send one")
     return value
 
 

@@ -51,11 +51,11 @@ class TokenOffsets:
     """The places of tokens in the text that `Detokenizer` makes of them, in characters.
 
     The place of a token is that of the character in which its first byte falls, so that all tokens of one character
-    have the same place. A token without text is behind the last whole character before it.
+    have the same place. That of a token without text is behind the last whole character before it.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
-        """The arguments are those of Detokenizer."""
+        """Begin an empty text; the arguments are those of `Detokenizer`."""
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._length = 0  # of the text that is complete
 

@@ -202,7 +202,7 @@ def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
 
 
 def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, spell: Callable[[str], bytes]) -> Vocabulary:
-    """Tables by id. spell: the bytes of a piece."""
+    """Return the vocabulary's tables by id. spell: returns the bytes of a piece."""
     added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
     return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
 

@@ -100,13 +100,13 @@ class _OtherFile(ValueError):
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a file. Raises _OtherFile, PointerFile, OSError."""
+    """Return the bytes of a file. Raises _OtherFile, PointerFile, OSError."""
     refuse_pointer(path)
     data = path.read_bytes()
     if _TIKTOKEN.match(data):
         raise _OtherFile(
-            f"{path} holds tiktoken's pieces, without the rule to cut text; copy tokenizer.json of the model's release "
-            "beside it"
+            f"{path} holds tiktoken's pieces, without the rule to split text; copy tokenizer.json of the model's "
+            "release next to it"
         )
     return data
 

@@ -1,4 +1,4 @@
-"""The spelling of a vocabulary: found in its pieces, because the decoder that a tokenizer.json states may be another's.
+"""The spelling of a vocabulary, found in its pieces, because tokenizer.json may state another tokenizer's decoder.
 
 Converters and re-saving tools leave files whose parts disagree: pieces of a byte-level BPE under the decoder of
 SentencePiece (Mistral's tekken), or under its pre-tokenizer too (byte-level models that were saved as a Llama
@@ -28,36 +28,36 @@ _SPACED_DIGIT = re.compile(_BYTE_SPACE + "[0-9]+")
 _DIGITS = re.compile("[0-9]+")
 
 
-class Spelling(NamedTuple):
+class PieceSpelling(NamedTuple):
     """The bytes of a piece, and whether decoding drops one leading space."""
 
     spell: Callable[[str], bytes]
     strips_space: bool
 
 
-def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> Spelling:
-    """The spelling of a pipeline's vocabulary; kind: what its pieces tell. Raises ValueError if neither they nor its
-    decoder tell it."""
+def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpelling:
+    """Return the spelling of a pipeline's vocabulary. kind: that of its pieces, None if they do not show it. Raises
+    ValueError if the decoder does not show it either."""
     decoder = _decoder(pipeline)
     stated = {stage["type"]: stage for stage in _decoding(decoder)}
     if isinstance(pipeline.model, WordPiece):
-        return Spelling(partial(wordpiece, continues=pipeline.model.continuing_subword_prefix), strips_space=True)
+        return PieceSpelling(partial(wordpiece, continues=pipeline.model.continuing_subword_prefix), strips_space=True)
     kind = kind or _stated_kind(stated)
     if kind == BYTES:
-        return Spelling(_byte_level(pipeline), strips_space=False)
+        return PieceSpelling(_byte_level(pipeline), strips_space=False)
     if kind == SPACES:
-        return Spelling(metaspace, _strips(pipeline, stated))
+        return PieceSpelling(metaspace, _strips(pipeline, stated))
     if "WordPiece" in stated:
-        return Spelling(partial(wordpiece, continues=stated["WordPiece"]["prefix"]), strips_space=True)
+        return PieceSpelling(partial(wordpiece, continues=stated["WordPiece"]["prefix"]), strips_space=True)
     if isinstance(pipeline.model, WordLevel) and pipeline.decoder is None:
-        return Spelling(word, strips_space=True)
+        return PieceSpelling(word, strips_space=True)
     raise ValueError(
         f"decoder {decoder['type']!r} is not supported; use a byte-level, SentencePiece or WordPiece tokenizer"
     )
 
 
 def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
-    """The kind that most marks of spaces in the pieces are of; None if they tell nothing."""
+    """Return the kind of vocabulary that most space marks in the pieces show; None if they show none."""
     if isinstance(pipeline.model, WordPiece):
         return None
     pieces = _pieces(pipeline)
@@ -68,17 +68,17 @@ def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
 
 
 def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
-    """Have a pipeline cut text as its vocabulary spells it, if the file has the other kind's stages.
+    """Replace the stages before the model, if they split text for the other kind of vocabulary.
 
     Args:
-        pipeline: what is changed.
-        kind: what its pieces tell, None if nothing.
+        pipeline: The tokenizer, which is changed in place.
+        kind: The kind of its pieces, None if they do not show it.
 
     Returns:
-        A line that says what was wrong and what is done instead; "" if nothing was.
+        A line that says what was wrong and what is done instead; "" if nothing was wrong.
 
     Raises:
-        ValueError: the model is of a kind for which no other stages are known.
+        ValueError: The model is of a type for which no other stages are known.
     """
     if kind is None or _cuts_as(kind, pipeline) or _comes_back(pipeline, kind):
         return ""
@@ -109,7 +109,7 @@ def _marks(stage: Mapping[str, Any]) -> bool:
 
 
 def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
-    """Whether the pieces of a plain text are of this kind and spell it."""
+    """Whether a plain text becomes pieces of this kind that spell it."""
     try:
         tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens
     except Exception:  # the model has no token for a part of it
@@ -120,7 +120,7 @@ def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
 
 
 def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
-    """Have text cut for byte-level pieces; whose rule is taken."""
+    """Make the pipeline split text for byte-level pieces, and return the name of the model whose rule it takes."""
     if any(map(_marks, stages(pipeline.normalizer))):
         pipeline.normalizer = None
     name, rule = _rule_of(_pieces(pipeline))
@@ -134,8 +134,10 @@ def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
 
 
 def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
-    """Have text cut for pieces of SentencePiece; whose rule is taken. A text begins with a space unless the decoder is
-    SentencePiece's and keeps one."""
+    """Make the pipeline split text for SentencePiece, and return the name of the model whose rule it takes.
+
+    A text begins with a space unless the decoder is SentencePiece's and keeps one.
+    """
     stated = {stage["type"]: stage for stage in _decoding(_decoder(pipeline))}
     prefixed = _stated_kind(stated) != SPACES or _strips(pipeline, stated)
     normal = stages(pipeline.normalizer)
@@ -151,8 +153,10 @@ def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
 
 
 def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
-    """The rule to cut text that a byte-level vocabulary was made with, as its numbers tell, and whose it is: a piece
-    has a space and digits (GPT-2's, None), one digit (Qwen 2's) or up to three (Llama 3's)."""
+    """Return the model whose rule a byte-level vocabulary was made with, and the rule; None is the library's own.
+
+    Its numbers show which: a piece has a space and digits (GPT-2), one digit (Qwen 2) or up to three (Llama 3).
+    """
     pieces = list(pieces)
     longest = max((len(piece) for piece in pieces if _DIGITS.fullmatch(piece)), default=1)
     if longest > 3 or any(_SPACED_DIGIT.fullmatch(piece) for piece in pieces):
@@ -161,13 +165,13 @@ def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
 
 
 def _pieces(pipeline: tokenizers.Tokenizer) -> list[str]:
-    """The pieces that are no added tokens."""
+    """Return the pieces that are not added tokens."""
     added = {token.content for token in pipeline.get_added_tokens_decoder().values()}
     return [piece for piece in pipeline.get_vocab(with_added_tokens=False) if piece not in added]
 
 
 def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
-    """The decoder as JSON has it."""
+    """Return the decoder as a JSON object."""
     if pipeline.decoder is None:
         return {"type": None}
     state: dict[str, Any] = json.loads(pipeline.decoder.__getstate__())
@@ -175,14 +179,14 @@ def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _decoding(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    """The stages of a decoder in their order."""
+    """Return the stages of a decoder in their order."""
     if decoder["type"] != "Sequence":
         return [decoder]
     return [stage for inner in decoder["decoders"] for stage in _decoding(inner)]
 
 
 def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
-    """The kind that the decoder's stages are of."""
+    """Return the kind of vocabulary that the stages of a decoder are for."""
     if "ByteLevel" in stated:
         return BYTES
     return SPACES if stated.keys() & {"Metaspace", "ByteFallback", "Replace"} else None
@@ -201,7 +205,7 @@ def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
 
 
 def _byte_level(pipeline: tokenizers.Tokenizer) -> Callable[[str], bytes]:
-    """The bytes of a byte-level piece; a suffix that ends words (CLIP's "</w>") is a space."""
+    """Return a function from byte-level pieces to bytes; a suffix that ends words (CLIP's "</w>") is a space."""
     suffix = getattr(pipeline.model, "end_of_word_suffix", None)
     if not suffix:
         return byte_level

@@ -9,11 +9,11 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 from ridgeline.text.budget import Exhausted
-from ridgeline.text.conversation import Turn, for_template, left_out, with_system_in_last_user
+from ridgeline.text.conversation import TemplateMessage, for_template, left_out, with_system_in_last_user
 from ridgeline.text.declared import NAMES, read_templates
-from ridgeline.text.probe import TemplateProbe
 from ridgeline.text.provenance import Written, concat
 from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
+from ridgeline.text.template_probe import TemplateProbe
 from ridgeline.text.tokenizer import Part, Tokenizer
 from ridgeline.untrusted import ModelRefused, refuse_pointer
 
@@ -97,7 +97,7 @@ class ChatTemplate:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written)))
 
-    def _whole(self, turns: Sequence[Turn], context: Mapping[str, Any]) -> Written:
+    def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
         """Return what the template writes. Raises ValueError that names a message that it leaves out."""
         written = self._rendered_turns(turns, context)
         missing = left_out(turns, _text(written))
@@ -109,13 +109,15 @@ class ChatTemplate:
             if left_out(moved, _text(written)) is None:
                 return written
         if missing.calls:
-            raise ValueError(f"{missing.where}.tool_calls: the model's chat template leaves out these tool calls")
+            raise ValueError(
+                f"{missing.where}.tool_calls: the model's chat template leaves out these tool calls; send none"
+            )
         role = missing.message["role"]
         raise ValueError(
             f"{missing.where}: the model's chat template leaves out this {role} message; put its text into another one"
         )
 
-    def _rendered_turns(self, turns: Sequence[Turn], context: Mapping[str, Any]) -> Written:
+    def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
         told = [_message(turn.message) for turn in turns]
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 

@@ -56,7 +56,7 @@ def wordpiece(piece: str, continues: str) -> bytes:
 
 
 def word(piece: str) -> bytes:
-    """The bytes of a piece that is a whole word: a space goes before it."""
+    """Return the bytes of a piece that is a whole word, with a space before it."""
     return f" {piece}".encode("utf-8", "replace")
 
 

@@ -16,12 +16,12 @@ from ridgeline.text import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class DeadEnd:
-    """The place of a text after which no token may come."""
+    """The end of a structured output that no token can continue."""
 
     whole: bool
-    """Whether the text has its form."""
+    """Whether the text is complete by its grammar."""
     reason: str | None = None
-    """Why it cannot be completed, in one line, if it does not have its form."""
+    """The reason why it cannot be completed, in one line; None if it is complete."""
 
 
 class Guide:
@@ -41,7 +41,7 @@ class Guide:
         self._end_mask = tables.mask(ends)
         self._control_ends = tables.mask(self._ends & tables.control)
         self._mask: Mask | None = None
-        self._may_end = False  # as of the mask
+        self._may_end = False  # whether the text may end at the place of the mask
         self.complete = False
         """Whether the grammar's text is whole and nothing may follow it."""
 

@@ -212,7 +212,7 @@ class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
 
 
 class Begun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
-    """These requests wait no longer: the step that comes now is their first, however long it takes."""
+    """A message with the requests whose first step begins now."""
 
     requests: Sequence[int]
 

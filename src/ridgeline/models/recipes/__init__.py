@@ -2,8 +2,8 @@
 
 `recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
 `modelopt.py` those of two tools that say more, `gguf.py` the types of a GGUF file; `module_names.py` reads their lists
-of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in. `perplexity.py` has what the formats
-that plain weights are quantised to cost in quality.
+of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in. `perplexity.py` has the
+quality that plain weights lose in each format to which they are quantised.
 """
 
 from ridgeline.models.recipes.config import SECTIONS, method_of, read_recipe

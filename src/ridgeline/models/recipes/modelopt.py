@@ -71,8 +71,11 @@ def read(section: Fields) -> Recipe:
 
 
 def _mixed(section: Fields, excluded: Matcher) -> Recipe:
-    """Return the recipe of modules in an algorithm each. A module is one matrix, or what lies within it (all experts of
-    a layer); what is in no module that is listed is in the model's dtype."""
+    """Return the recipe of a config that lists an algorithm for each module.
+
+    A listed module is one matrix, or holds several (all experts of a layer). All other matrices are in the model's
+    dtype.
+    """
     listed = section.section("quantized_layers")
     by_name: dict[str, WeightFormat] = {}
     for module in listed.values:

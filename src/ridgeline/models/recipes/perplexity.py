@@ -16,11 +16,11 @@ MOST_RISE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """What was measured.
+    """The measured perplexity of one model in each format.
 
     Attributes:
         model: the model's name.
-        text: which tokens.
+        text: the tokens of which text.
         date: the day, as ISO 8601 has it.
         plain: the perplexity with weights as they are stored.
         formats: the perplexity by the name of the format, with `+head` too.
@@ -35,19 +35,21 @@ class Perplexity:
     errors: Mapping[str, float]
 
     def rise(self, name: str) -> float:
-        """The share by which a format raises it; less than 0 if it is lower."""
+        """Return the share by which a format raises the perplexity; it is negative if the format lowers it."""
         return self.formats[name] / self.plain - 1
 
 
 @cache
 def measured_perplexity() -> Perplexity:
-    """The figures of the package."""
+    """Return the figures that come with the package."""
     return Perplexity(**read_toml(FILE))
 
 
 def costly_format(name: str) -> str | None:
-    """A line for a format that raises perplexity by more than MOST_RISE, with the figures and what to use instead; None
-    for any other, and for one that was not measured (a full format)."""
+    """Return a warning if a format raises perplexity by more than MOST_RISE, with the figures and what to use instead.
+
+    None for any other format, and for one that was not measured (an unquantised format).
+    """
     figures = measured_perplexity()
     if name not in figures.formats or figures.rise(name) <= MOST_RISE:
         return None

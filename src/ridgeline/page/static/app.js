@@ -44,8 +44,8 @@ async function lookFor(source) {
 
 const readAddress = () => ({ ...readState(location.hash, FIELDS), unread: unreadIn(location.hash, FIELDS) });
 
-/** The state that the address says, what cannot be read of it, and a way to change the state. Steps between tabs go into the
- * browser's history. */
+/** Return the state in the address, the parts of it that cannot be read, and a function that changes the state. Steps between
+ * tabs go into the browser's history. */
 function usePageState() {
   const [{ state, newer, unread }, setRead] = useState(readAddress);
   const current = useRef(state);
@@ -70,7 +70,7 @@ function usePageState() {
 
 const NAMED = 3; // parts of an address that the page names
 
-/** One line on what an address says in vain. */
+/** Return one line on the parts of an address that the page cannot read. */
 function sayUnread(unread) {
   const more = unread.length > NAMED ? ` and ${unread.length - NAMED} more` : "";
   return `This page cannot read all of its address and goes on without: ${unread.slice(0, NAMED).join(", ")}${more}.`;

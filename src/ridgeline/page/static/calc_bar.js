@@ -1,4 +1,4 @@
-// The bar of the calculator: what is asked, as chips that stay in sight. What cannot be asked is refused in a line under them.
+// The bar of the calculator: the question as chips that stay in sight. A value that a chip does not take is refused in a line below.
 
 import { html, useEffect, useState } from "page/dom.js";
 import { Trouble, useId } from "page/controls.js";
@@ -24,7 +24,7 @@ export function Bar({ state, models, cards, has, onChange, children }) {
   </div>`;
 }
 
-/** A value that is none of the choices, as an address may say it, stands among them: a field shows what holds. */
+/** A value that is none of the choices, which an address may have, is added to them, so that the field shows what holds. */
 function Select({ name, value, choices, onChange }) {
   const id = useId();
   if (!choices.some(([each]) => each === value)) choices = [...choices, [value, `${value || "as released"} (not here)`]];
@@ -80,13 +80,13 @@ function Named({ name, value, known, onChange, wide }) {
     else return;
     event.preventDefault();
   };
-  /** Take what was typed where it means one name, else say what it may mean. */
+  /** Take the typed text if it means one name, else say which names it may mean. */
   const leave = () => {
     type(null);
     if (!open || typed === "" || typed === value) return;
     const [only] = known.includes(typed) ? [typed] : found.length === 1 ? found : [];
     if (only) choose(only);
-    else say(`${name} ${typed.slice(0, 40)} ${mayBe(found)}. What holds is still: ${value}.`);
+    else say(`${name} ${typed.slice(0, 40)} ${mayBe(found)}. The value is still: ${value}.`);
   };
   return html`<div class=${`asked ${wide ? "wide" : ""}`}>
     <label for=${id}>${name}</label>

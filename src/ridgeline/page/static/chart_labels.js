@@ -1,4 +1,4 @@
-// Names in a chart: each has several places to stand, and takes the first at which it covers no other. Pure.
+// Labels of a chart: each has several possible places, and takes the first at which it covers no other label. Pure.
 
 const SIZE = 12; // pixels of a name's letters
 const LETTER = 0.62; // of a letter's height that it is wide, on average
@@ -9,19 +9,19 @@ export class Labels {
     Object.assign(this, { left, right, top, bottom, taken: [] });
   }
 
-  /** Take the room of a name where it stands: {x, y, anchor} as SVG has it. */
+  /** Reserve the room of a name at its place, which is {x, y, anchor} as in SVG, and return the place. */
   take(words, place, size = SIZE) {
     this.taken.push(roomOf(words, place, size));
     return place;
   }
 
-  /** The first of some places where a name is inside and covers no other, or null; its room is taken then. */
+  /** Reserve and return the first place at which a name is inside the chart and covers no other; null if there is none. */
   place(words, places, size = SIZE) {
     const found = places.find((place) => this.#holds(roomOf(words, place, size)));
     return found ? this.take(words, found, size) : null;
   }
 
-  /** Whether there is room for all of [words, place]. */
+  /** Whether there is room for all of these pairs [words, place]. */
   isFree(...names) {
     return names.every(([words, place]) => this.#holds(roomOf(words, place, SIZE)));
   }
@@ -32,7 +32,7 @@ export class Labels {
   }
 }
 
-/** words: a line, or several below each other. */
+/** Return the box of a name. words: one line, or several below each other. */
 function roomOf(words, { x, y, anchor = "start" }, size) {
   const lines = [words].flat();
   const width = LETTER * size * Math.max(...lines.map((line) => line.length));

@@ -31,7 +31,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const frame = { x, y, width, height, low, high };
   const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they crowd before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];
-  // Whoever is named first stands where it wants to; the hint beside the dot is over all.
+  // Names are placed in the order of their importance; the hint next to the dot covers all others.
   const labels = new Labels({ left: EDGE.left, right: width, top: 0, bottom: height - EDGE.bottom });
   const users = nameOfUsers(labels, at, people(state.users));
   if (!touched) labels.take(HINT, { x: at.x + 16, y: at.y + 20 });
@@ -88,7 +88,7 @@ function classDots(phase, name) {
     .map((each) => ({ ...each, phase: name, intensity: each.flops / each.bytes, reached: each.flops / each.expected }));
 }
 
-/** Which of them say their names, and where: those that take long, where none that takes longer, nor the dot, stands there. */
+/** Return the dots with the places of their names: those that take long get one, unless a longer one or the main dot is near. */
 function named(dots, frame, at, labels) {
   const taken = [at];
   return dots.map((dot) => {
@@ -104,13 +104,13 @@ function Name({ words, place, sort = "" }) {
   return place && html`<text class=${sort} x=${place.x} y=${place.y} text-anchor=${place.anchor ?? "start"}>${words}</text>`;
 }
 
-/** To the left of the dot, where there is room, else to its right. */
+/** Return the place of the dot's name: to its left if there is room, else to its right. */
 function nameOfUsers(labels, { x, y }, words) {
   const places = [{ x: x - 12, y: y - 14, anchor: "end" }, { x: x + 8, y: y - 14 }, { x: x - 12, y: y + 26, anchor: "end" }];
   return labels.place(words, places, NAME) ?? labels.take(words, places[1], NAME);
 }
 
-/** Beside the wall, at half its height or a line or two off it. */
+/** Return the lines and the place of the wall's name: next to it, at half its height or a line or two off. */
 function wallWords(labels, frame, { context }, wall, roof) {
   const limit = wall > RIGHT ? grouped(wall) : three(wall);
   const lines = [`context ${grouped(context)}:`, ...(frame.width < NARROW ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
@@ -119,7 +119,7 @@ function wallWords(labels, frame, { context }, wall, roof) {
   return { lines, place: labels.place(lines, places) ?? places[1] };
 }
 
-/** At the foot of the ridge, or higher where others stand there. */
+/** Return the lines and the place of the ridge's name: at its foot, or higher if other names are there. */
 function nameOfRidge(labels, frame, ridge) {
   const lines = [`texts: batch ${three(ridge)}`, "fills the card"];
   const [at, foot] = [frame.x(ridge), frame.height - EDGE.bottom - 26];
@@ -127,7 +127,7 @@ function nameOfRidge(labels, frame, ridge) {
   return { lines, place: labels.place(lines, places) };
 }
 
-/** Along the slope, in its own direction, over the first stretch of it where nobody else stands. */
+/** Return the place of the slope's name: along the first stretch of the slope that no other name covers. */
 function nameOfSlope(labels, frame, bandwidth, words) {
   const at = (value) => ({ x: frame.x(value), y: frame.y(value * bandwidth) });
   const angle = (Math.atan2(at(30).y - at(3).y, at(30).x - at(3).x) * 180) / Math.PI;

@@ -1,6 +1,6 @@
 // The card's memory as a column, to scale: weights by part, activations, overhead, what is left with a tile for each user,
-// and the reserve above, whose border can be dragged. Subtractions stand beside it, and close to the byte. A model that is far
-// too large ends in teeth at the upper edge: the picture is no higher for it.
+// and the reserve above, whose border can be dragged. Subtractions stand next to it, and close to the byte. A model that is
+// far too large ends in teeth at the upper edge, so that the chart does not become higher.
 
 import { html, useRef, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
@@ -13,7 +13,7 @@ const [HEIGHT, WIDTH] = [400, 132];
 const PAD = 14;
 const TEETH = 6;
 
-/** The upper end of a column that is longer than the picture: teeth of the ground's colour, down from the edge. */
+/** The upper end of a column that is longer than the chart: teeth in the colour of the ground, down from the edge. */
 const TORN = `M20 0V${PAD}${`l${WIDTH / TEETH / 2} 8l${WIDTH / TEETH / 2} -8`.repeat(TEETH)}V0Z`;
 
 export function Tower({ setting, ghost, onChange }) {

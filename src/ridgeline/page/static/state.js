@@ -1,17 +1,17 @@
 // The page's state and the address that says it: `#v=1&tab=chat&chat.temperature=0.7`.
 //
-// Each tab states its fields, which are values of the codecs below; an address has those that are not as usual. Addresses
+// Each tab states its fields, made by the codecs below; an address has those that differ from the usual values. Addresses
 // are typed by hand, come from strangers, and outlive versions of the page. `readState` leaves out the parts that no field
 // takes, and `unreadIn` names them, so that the page can say so.
 
 export const VERSION = 1;
 
-/** A field with these texts: read gives undefined for a text that is no value of it, takes says in words what is one. */
+/** Return a field with these functions: read returns undefined for a text that is no value; takes says what values it has. */
 function codec(usual, read, write, takes) {
   return { usual, read, write, takes, formerly: [] };
 }
 
-/** The same field, which an address may call by other names too: those that it had, or has in a command line. */
+/** Return the field with other names that an address may have for it: its earlier ones, or those of a command line. */
 export function formerly(field, ...names) {
   return { ...field, formerly: names };
 }
@@ -84,7 +84,7 @@ export function readState(hash, fields) {
   return { state, newer };
 }
 
-/** The parts of an address that say nothing here, each with the reason: ["users=0 (it takes a whole number from 1 to 2048)"]. */
+/** Return the parts of an address that cannot be read, each with the reason: ["users=0 (it takes a whole number from 1 to 2048)"]. */
 export function unreadIn(hash, fields) {
   return read(hash, fields).unread;
 }
@@ -137,8 +137,8 @@ function write(field) {
   return field.usual === null ? null : field.write(field.usual);
 }
 
-/** The tab and the field that a name of an address means: `chat.temperature`, or `temperature` as people type it and pages
- * before version 1 had it, of the tab that is open or of the first that has one; [] where there is none. */
+/** Return the tab and the field that a name in an address means; [] if there is none. `chat.temperature` has both. People type
+ * `temperature`, which is that of the open tab or of the first tab that has one. */
 function place(name, tab, fields) {
   const dot = name.indexOf(".");
   const own = name.slice(dot + 1);
@@ -151,7 +151,7 @@ function place(name, tab, fields) {
   return [];
 }
 
-/** The names and values of an address, of a name that is there twice the last, and the parts that are none. */
+/** Return the names and values of an address, and the parts that are none. If a name is there twice, the last counts. */
 function parameters(hash) {
   const [said, unread] = [new Map(), []];
   for (const pair of hash.replace(/^#/, "").split("&").filter(Boolean)) {

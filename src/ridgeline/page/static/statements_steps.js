@@ -14,7 +14,7 @@ export const LARGE = { ...PLAIN, model: "llama-3-70b", card: "h100-sxm", input: 
 const promptOf = (asked, length) => prefillOf(asked, makeWorkload(asked.table, { input: length, output: 1 }));
 const attentionOf = (phase) => phase.classes.find((each) => each.kind === "attention").bound;
 
-/** Prompt lengths from which attention does as much arithmetic as the matrices, and more; beyond any context, perhaps. */
+/** Return the prompt lengths from which attention does as much arithmetic as the matrices, and more; both may exceed any context. */
 function attentionOvertakes({ table, device, ranks }) {
   const excess = (length) => {
     const { rows } = priceStep(table, device, workOf(table, [segment(length, length)]), ranks);

@@ -125,7 +125,7 @@ export function view({ source, context, active, state: said, set }) {
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;
-  // Figures of the choice before keep their place while those of this one are read, unseen unless that takes a moment only.
+  // The figures of the choice before keep their place while those of this one are read; they are hidden if that takes longer.
   const shown = setting ?? (trouble ? null : last.current);
   const waits = all && !setting && !trouble;
   const stop = useFirstStep(Boolean(setting), active, state, drag);
@@ -170,7 +170,7 @@ export function view({ source, context, active, state: said, set }) {
   `;
 }
 
-/** A model and how it is stored, in words. */
+/** Return a model and how it is stored, in words. */
 function whatOf({ model, weights, kv, cards }) {
   const stored = [weights && `${weights} weights`, kv && `${kv} KV`, cards > 1 && `${cards} cards`].filter(Boolean);
   return [model, ...stored].join(", ");

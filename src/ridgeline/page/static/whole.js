@@ -1,4 +1,4 @@
-// Whole numbers as they are typed: what is none is refused in a line that says what is taken and what holds meanwhile.
+// Whole numbers as people type them. Other text is refused in a line that says what the field takes and which value still holds.
 
 import { useEffect, useState } from "page/dom.js";
 import { grouped } from "page/numbers.js";
@@ -7,7 +7,7 @@ const THOUSANDS = { "": 1, k: 2 ** 10, K: 2 ** 10, M: 2 ** 20 }; // as the comma
 const TYPED = /^([+-]?\d+(?:\.\d+)?(?:e\+?\d+)?)([kKM]?)$/i;
 const GROUPED = /^([+-]?\d{1,3})((?:[,_ \u00a0\u202f']\d{3})+)(?=$|[.kKM])/;
 
-/** The whole number of `1500`, `1,500`, `2k` or `1e3`; undefined for what is none. */
+/** Return the whole number of `1500`, `1,500`, `2k` or `1e3`; undefined for other text. */
 export function readWhole(text) {
   const plain = text.trim().replace(GROUPED, (all, first, rest) => first + rest.replace(/\D/g, ""));
   const found = TYPED.exec(plain);
@@ -15,9 +15,9 @@ export function readWhole(text) {
   return Number.isSafeInteger(value) ? value : undefined;
 }
 
-/** What a field for a whole number needs: {own, trouble}. own: of the input; trouble: a line, or "". value: what holds, null
- * for none. usual: what holds where the field is empty, in words; without it, the field may not be. eager: whether each letter
- * counts, not only a finished number. */
+/** Return {own, trouble} for a field of a whole number. own: the attributes of the input. trouble: a refusal, or "". value: the
+ * number that holds, null for none. usual: what holds if the field is empty, in words; without it, the field must not be empty.
+ * eager: whether each typed letter counts, not only a finished number. */
 export function useWhole({ name, value, least, most, usual = null, eager = false, onInput }) {
   const [typed, type] = useState(null);
   const [trouble, say] = useState("");
@@ -68,5 +68,5 @@ export function useWhole({ name, value, least, most, usual = null, eager = false
 function refusal({ name, text, value, least, most, usual }) {
   const said = text.trim() === "" ? "it is empty" : `${text.trim().slice(0, 40)} is none`;
   const holds = value === null ? usual : grouped(value);
-  return `${name} takes a whole number from ${grouped(least)} to ${grouped(most)}, and ${said}. What holds is still: ${holds}.`;
+  return `${name} takes a whole number from ${grouped(least)} to ${grouped(most)}, and ${said}. The value is still: ${holds}.`;
 }

@@ -63,13 +63,13 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
 
 _PLAIN = frozenset({"role", "content"})
-_MESSAGE = 256  # characters that a message of none takes as long as
+_MESSAGE = 256  # the characters that take as long to render as an empty message
 
 
 def _weight(fields: Conversation, size: int) -> int:
-    """Return what a conversation is worth in characters; `size`: those of its messages' content.
+    """Return an estimate of the work to render a conversation, in characters. size: those of its messages' content.
 
-    Tools, documents, calls and other entries of messages may hold anything: they are taken to be long.
+    A conversation with tools, documents, calls or other entries counts as long, because these may hold anything.
     """
     plain = all(message.keys() <= _PLAIN for message in fields.messages)
     if fields.tools or fields.documents or fields.chat_template_kwargs or not plain:
@@ -153,7 +153,7 @@ class ChatAnswer:
         return ChatChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """What is to be told of the prompt."""
+        """Return an empty `PromptScores` for the prompt, which takes scores as the engine computes them."""
         listed = self.fields.prompt_logprobs is not None
         return [PromptScores(prompt, self.names, listed=listed, echoed=False) for prompt in generation.prompts]
 

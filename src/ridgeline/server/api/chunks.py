@@ -30,8 +30,10 @@ class ChoiceState:
     begun: bool = False
 
     def take(self, event: Event, ready: int | None = None) -> tuple[Sampled, ...]:
-        """The tokens to be told with an event that has text or is the last; those past the text's end are dropped.
-        ready: how many of them, where not all."""
+        """Return the tokens to be told with an event that has text or is the last; drop those past the text's end.
+
+        ready: The number of tokens to return; None for all.
+        """
         if event.output_tokens is not None:
             del self.tokens[max(event.output_tokens - self.told, 0) :]
         tokens = tuple(self.tokens[:ready])
@@ -46,7 +48,7 @@ class Chunks(ABC):
     def __init__(
         self, generation: Generation, fields: Fields, outbox: Outbox, kind: str, scores: Sequence[PromptScores]
     ) -> None:
-        """kind: what OpenAI calls the object. scores: of each prompt."""
+        """Write a response. kind: OpenAI's name of the object. scores: the token scores of each prompt."""
         self.generation, self.fields, self.outbox = generation, fields, outbox
         self.options = fields.stream_options or _OPTIONS
         self.usage = generation.usage()

@@ -37,7 +37,7 @@ async def completion_generation(
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
     prompts = await read_prompts(fields.prompt, model, settings)
-    # Without a token to come, a prompt is asked for what it is itself.
+    # A request for no token makes sense only if it asks for the prompt itself: its text or its log-probabilities.
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
     most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
@@ -80,7 +80,7 @@ class CompletionAnswer:
         return CompletionChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """What is to be told of each prompt."""
+        """Return an empty `PromptScores` for each prompt, which takes scores as the engine computes them."""
         listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
         return [PromptScores(prompt, self.names, listed=listed, echoed=echoed) for prompt in generation.prompts]
 
@@ -115,7 +115,7 @@ class ChoiceWriter:
     """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
 
     def __init__(self, answer: CompletionAnswer, generation: Generation, index: int, scores: PromptScores) -> None:
-        """scores: of the prompt; read with the first token or entry."""
+        """Write one choice. scores: those of the prompt, which must be complete at the first token or entry."""
         self._fields, self._index, self._scores = answer.fields, index, scores
         self._prompt = prompt = generation.prompts[index // generation.params.n]
         self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
@@ -134,9 +134,9 @@ class ChoiceWriter:
         self._begun = False
 
     def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
-        """Return how many of the tokens that wait begin in the text that is sent, once `text` is; None for all.
+        """Return how many of the waiting tokens begin in the text that has been sent once `text` is; None for all.
 
-        A later one may turn out to be past the end of the text, if that ends with a stop string.
+        A token that begins later may turn out to lie past the end, if a stop string ends the text.
         """
         if not self._tells_tokens:
             return None
@@ -144,12 +144,12 @@ class ChoiceWriter:
         return bisect_right(self._waiting, self._sent + len(text))
 
     def say(self, text: str) -> None:
-        """Note text that the next entry tells. It comes before its tokens, whose places lie within it."""
+        """Add text to the next entry. Call it before `add`, because the places of the tokens lie in this text."""
         self._text += text
         self._sent += len(text)
 
     def add(self, tokens: Sequence[Sampled]) -> None:
-        """Note tokens that the next entry tells: as many as are `ready`, or all that are left at the end."""
+        """Add tokens to the next entry: those that are `ready`, or all that are left at the end."""
         self._place(tokens)
         # A token may begin in what a stop string has cut off.
         places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
@@ -160,7 +160,7 @@ class ChoiceWriter:
             self._tokens += [one.token for one in tokens]
 
     def entry(self, finish: Finish | None) -> dict[str, object]:
-        """Return an entry of `choices`, with what was noted since the last one. finish: why the choice ended."""
+        """Return an entry of `choices` with what was added since the last one. finish: why the choice ended."""
         first, self._begun = not self._begun, True
         entry: dict[str, object] = {
             "index": self._index,
@@ -176,13 +176,13 @@ class ChoiceWriter:
         return {**entry, **self._scores.told} if first else entry
 
     def _continued(self) -> CompletionLogprobs:
-        """The log-probabilities, those of an echoed prompt first, which are all there with the first token."""
+        """Return the log-probabilities of the choice, begun at the first token, when an echoed prompt is scored."""
         if self._logprobs is None:
             self._logprobs = self._scores.continued()
         return self._logprobs
 
     def _place(self, tokens: Sequence[Sampled]) -> None:
-        """Find the places of tokens that wait, the first of which may have theirs."""
+        """Compute the places of those waiting tokens that have none yet."""
         new = tokens[len(self._waiting) :] if self._tells_tokens else ()
         self._waiting += [len(self._echo) + self._offsets.push(one.token) for one in new]
 

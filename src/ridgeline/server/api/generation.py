@@ -148,8 +148,8 @@ def engine_restarting() -> ApiError:
 
 @dataclass(slots=True)
 class Gathered:
-    """All of an answer: a Completion for each prompt, what it used, and when it was asked for (as Live). scores: what
-    is to be told of each prompt."""
+    """The whole response: a Completion for each prompt, its token usage, and when it was asked for (as Live). scores:
+    the token scores of each prompt."""
 
     completions: list[Completion]
     usage: Usage
@@ -165,8 +165,8 @@ class Gathered:
 
 
 async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> Gathered:
-    """Have all prompts completed and give everything at once. scores: take what is said of each prompt, if that is
-    asked for. Raises ApiError."""
+    """Complete all prompts and return everything at once. scores: they take the scores of each prompt's tokens, if the
+    request asks for them. Raises ApiError."""
     completions = [Completion.empty(ids, generation.params.n) for ids in generation.prompts]
     usage = generation.usage()
 

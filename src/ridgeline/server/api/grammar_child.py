@@ -33,7 +33,7 @@ def refusal(form: StructuredOutputs, tables: Tables) -> str | None:
 
 
 def _dead_end(matcher: LLMatcher, mask: Mask, tables: Tables) -> str | None:
-    """Return why the library cannot go on after any first byte; None if it can after one."""
+    """Return why the library fails after every allowed first byte; None if it goes on after at least one."""
     reason = None
     for byte in (byte for byte in range(256) if mask[byte >> 5] >> (byte & 31) & 1):
         trial = matcher.deep_copy()

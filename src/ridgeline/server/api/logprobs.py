@@ -28,10 +28,10 @@ class TokenNames:
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
     def distinct(self, tokens: Iterable[int]) -> dict[int, str]:
-        """Return a name for each of several tokens, no two of them alike.
+        """Return a distinct name for each token.
 
-        The first of those that read alike has its text. A further one is spelled by its bytes as OpenAI spells half
-        characters, or by its id if these bytes are taken too.
+        Of tokens with the same text, the first is named by that text. Each further one is named by its bytes, as OpenAI
+        names half characters, or by its id if these bytes are taken too.
         """
         names: dict[str, int] = {}
         for token in dict.fromkeys(tokens):
@@ -51,7 +51,7 @@ def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, obj
 
 
 async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
-    """Return what `chat_logprobs` does, written in slices."""
+    """Return the same as `chat_logprobs`, written in slices so that the event loop is not held up."""
     content = WrittenList()
     async for part in slices(tokens):
         content.add(_chat_entries(part, names))
@@ -77,14 +77,14 @@ class CompletionLogprobs:
         self._columns = {name: WrittenList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
     def copy(self) -> "CompletionLogprobs":
-        """Return the same lists, to be continued by themselves."""
+        """Return a copy of the lists, which grows independently."""
         other = CompletionLogprobs(self._names)
         for name, column in self._columns.items():
             other._columns[name].extend(column)
         return other
 
     def add_prompt(self, prompt: Sequence[int], scores: Scores, offsets: Sequence[int]) -> None:
-        """Write the next tokens of an echoed prompt, with what is known of each.
+        """Write the next tokens of an echoed prompt, each with its scores.
 
         Args:
             prompt: The ids of the tokens.
@@ -99,7 +99,7 @@ class CompletionLogprobs:
         self._add([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
 
     def json(self) -> dict[str, msgspec.Raw]:
-        """Return the lists so far, which later ones do not repeat."""
+        """Return the lists written since the last call, and begin new ones."""
         written = {name: column.json() for name, column in self._columns.items()}
         self._columns = {name: WrittenList() for name in self._columns}
         return written
@@ -117,26 +117,27 @@ class CompletionLogprobs:
             self._columns[name].add(column)
 
     def _top(self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """Return the likeliest tokens and the one that is there, which has the name that `tokens` gives it."""
+        """Return log-probabilities by name: those of the likeliest tokens and of this one, named as in `tokens`."""
         names = self._names.distinct((token, *(other for other, _ in top)))
         return {names[other]: _finite(own) for other, own in (*top, (token, logprob))}
 
 
 class PromptScores:
-    """What an answer says of the tokens of one prompt, written as the engine scores them: a step's at a time.
+    """The log-probabilities of one prompt's tokens in a response, written step by step as the engine computes them.
 
-    Whether that is vLLM's `prompt_logprobs` (a list) or the beginning of a completion that echoes its prompt, the
-    whole prompt written at once would hold up the event loop for seconds.
+    They become vLLM's `prompt_logprobs` (a list), or the beginning of a completion that echoes its prompt. Writing
+    those of a whole prompt at once would hold up the event loop for seconds.
     """
 
     def __init__(self, prompt: Sequence[int], names: TokenNames, *, listed: bool, echoed: bool) -> None:
+        """Begin without scores. listed: whether `prompt_logprobs` has them; echoed: whether a completion has them."""
         self._prompt, self._names, self._taken = prompt, names, 0
         self._offsets = TokenOffsets(names.tokenizer)
         self._list = WrittenList() if listed else None
         self._echo = CompletionLogprobs(names) if echoed else None
 
     def take(self, scores: Scores) -> None:
-        """Write what is said of the next tokens of the prompt."""
+        """Write the scores of the prompt's next tokens."""
         if self._list is not None:
             self._list.add(prompt_logprobs(scores, self._names))
         if self._echo is not None:
@@ -146,7 +147,7 @@ class PromptScores:
 
     @cached_property
     def told(self) -> Mapping[str, object]:
-        """The fields of an answer that say it: `prompt_logprobs`, where that is asked for."""
+        """The fields of the response that hold them: `prompt_logprobs`, if the request asks for it."""
         return {} if self._list is None else {"prompt_logprobs": self._list.json()}
 
     def continued(self) -> CompletionLogprobs:

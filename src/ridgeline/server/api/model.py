@@ -134,7 +134,7 @@ def served_model(llm: Engines, settings: ServerSettings, others: Mapping[str, st
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
     for template in texts.templates.by_name.values() if texts.templates is not None else ():
-        _ = template.probe.calls  # found at load: the first request need not wait for it
+        _ = template.probe.calls  # probed at load, so that the first request does not wait for it
     room = min(info.context, info.capacity)
     names, others = settings.models, others or {}
     if both := {*names, *others} & set(info.adapters):

@@ -48,7 +48,7 @@ class ResponseAnswer:
         return ResponseChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """As ChatAnswer.scores."""
+        """Return the same as `ChatAnswer.scores`."""
         return self.chat.scores(generation)
 
     async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:

@@ -52,13 +52,13 @@ def invalid_params(error: ValueError) -> ApiError:
 
 
 def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None, least: int = 1) -> int:
-    """Return how many tokens may come after a prompt of so many.
+    """Return how many tokens may be generated after a prompt of this length.
 
     Args:
         prompt: Tokens of the prompt.
         model: The model that is asked.
         asked: Tokens that the request asks for; None for as many as there is room for.
-        unstated: The most that come where the request does not say; None for no such bound.
+        unstated: The most tokens if the request states no number; None for no such bound.
         least: The fewest that a request may ask for.
 
     Raises ApiError with the three numbers where there is no room for as many as were asked for, and for a prompt longer
@@ -96,9 +96,9 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
 
 
 def _wanted(left: int, asked: int | None, unstated: int | None, least: int) -> int:
-    """How many of the tokens that there is room for may come. Raises ApiError for less than the least."""
+    """Return how many of the tokens that fit may be generated. Raises ApiError if fewer than `least` are asked for."""
     if asked is None:
         return left if unstated is None else min(left, unstated)
     if asked < least:
-        raise invalid(f"max_tokens is {asked}; give at least 1", "max_tokens")
+        raise invalid(f"max_tokens is {asked}; give at least {least}", "max_tokens")
     return asked

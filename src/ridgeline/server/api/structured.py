@@ -18,7 +18,7 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "json_object": ("type", "schema"),
     "json_schema": ("type", "json_schema"),
 }
-"""The entries of each kind of response_format. `schema` is llama.cpp's and Together's."""
+"""The entries that each type of response_format may have. `schema` of `json_object` is llama.cpp's and Together's."""
 _JSON_SCHEMA = ("name", "description", "schema", "strict")
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
@@ -47,7 +47,7 @@ def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -
     schema = form.get("json")
     if schema is not None:
         if isinstance(schema, str):
-            _check_size([schema], name, settings)  # before a value is made of it
+            _check_size([schema], name, settings)  # before it is decoded
         check_schema(_decoded(schema, name), name, settings)
     try:
         outputs = StructuredOutputs(**form)
@@ -58,7 +58,7 @@ def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -
 
 
 def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) -> None:
-    """Raises ApiError naming the field for a form whose texts are too long."""
+    """Raise ApiError that names the field if the texts of a form are too long."""
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
     if size > settings.schema_bytes:
         raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
@@ -83,14 +83,14 @@ def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _of_objects(schema: object) -> dict[str, Any]:
-    """Return a schema of objects, unless it says itself that it is one of something else."""
+    """Return the schema with `type` set to object, unless it states a type. Raises ApiError if it is no schema."""
     if not isinstance(schema, dict):
         raise invalid("response_format.schema: give a JSON schema", "response_format")
     return {"type": "object", **schema}
 
 
 def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Raise ApiError for an entry that is not known: it might ask for what would not be done."""
+    """Raise ApiError for an unknown entry, because the response would silently lack what it asks for."""
     for name, value in given.items():
         if name not in known and value is not None:
             raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")

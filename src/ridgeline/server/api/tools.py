@@ -167,7 +167,7 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
             )
         arguments += [call["function"].get("arguments") for call in calls]
     given = [each for each in arguments if isinstance(each, str)]
-    # One after the other: if an earlier one is no JSON, those after it are counted wrongly, but nobody reads them then.
+    # They are counted as one text. After one that is no JSON the count is wrong, but reading stops at that one anyway.
     if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
         said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
         raise invalid(said, "messages", code="too_large")

@@ -7,11 +7,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 _SENT_BYTES = 1 << 18
-"""Bytes of a response that are handed over at a time."""
+"""The number of bytes of a response that are sent at a time."""
 
 
 class WrittenList:
-    """A long list of an answer, kept as JSON: it is written part by part, and put into the answer as it is."""
+    """A long list in a response, which is encoded as JSON part by part and put into the response as it is."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -31,7 +31,7 @@ class WrittenList:
 
 
 class LongResponse(Response):
-    """A response in JSON whose body is handed over in parts: the next one as the client reads those before it."""
+    """A response in JSON whose body is sent in parts, each as the client reads those before it."""
 
     media_type = "application/json"
 

@@ -15,7 +15,7 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
 _BESIDE_IDS = 4096
-"""The values of a request that has as many token ids as it may: its lists of them, and its other fields."""
+"""The values that a request may have in addition to its token ids: the lists of them, and its other fields."""
 
 
 async def read_object(request: Request, settings: ServerSettings, most_ids: int = 0) -> dict[str, Any]:
@@ -27,8 +27,8 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
     Args:
         request: its body is read from the connection.
         settings: the limits of the server.
-        most_ids: token ids in the largest batch that the route takes; more values than that and `MAX_VALUES` are
-            refused.
+        most_ids: token ids in the largest batch that the route takes. A body is refused if it has more values than
+            that and more than `MAX_VALUES`.
 
     Raises:
         ApiError: 413 for a body that is too large; 400 for one that is no such object or has too many values.
@@ -38,7 +38,7 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
 
 
 async def parse_beside(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
-    """Return what `parse_object` does, with the structure of a long body checked in a thread."""
+    """Return the same as `parse_object`, but check the structure of a long body in a thread."""
     await beside(len(body), lambda: check_structure(body, most_depth, most_ids))
     return _decoded(body)
 
@@ -66,7 +66,7 @@ async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], m
 
 
 def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
-    """Refuse a body that would cost more to read than any request is worth, before a value is made of it.
+    """Refuse an empty body, and one with too many values or too deep nesting, before it is decoded.
 
     Raises ApiError (400); the arguments are those of `read_object`.
     """

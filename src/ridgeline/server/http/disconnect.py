@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 class ClientGone(Exception):
-    """Whoever asked has closed the connection, not just the sending side of it; nobody reads an answer."""
+    """The client has closed the connection, not only its sending side, so that nobody reads the response."""
 
 
 async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:

@@ -2,7 +2,7 @@
 
 TCP says the same of both, until something is sent: the host of a client that has gone resets the connection. A response
 that is computed as a whole may send nothing for minutes, so the interim response `100 Continue` is sent meanwhile,
-which every client of HTTP/1.1 reads over (RFC 9110, section 15.2). HTTP/1.0 has none: its response is computed for a
+which every client of HTTP/1.1 skips (RFC 9110, section 15.2). HTTP/1.0 has none: its response is computed for a
 client that has gone, too. A response that is sent in pieces needs no interim one.
 """
 
@@ -11,11 +11,13 @@ import socket
 from collections.abc import Callable
 
 FIRST_SECONDS = 0.02
+"""The time between the first two checks of a client; it doubles after each check."""
 MOST_SECONDS = 5.0
+"""The longest time between two checks."""
 
 
 class HalfClosedWatch:
-    """Cuts a connection off once its client, which sends no more, does not read any more either."""
+    """A watch on a half-closed connection, which aborts it once the client does not read any more either."""
 
     def __init__(self, transport: asyncio.Transport, may_inform: Callable[[], bool]) -> None:
         """Watch a connection until it is closed, or `close` is called.
@@ -34,7 +36,7 @@ class HalfClosedWatch:
             self._timer.cancel()
 
     def _ask(self, seconds: float) -> None:
-        """Ask whether the client is there, and again in so many seconds."""
+        """Check whether the client still reads, and check again after `seconds`, then at growing intervals."""
         if self._transport.is_closing():
             return
         if self._is_reset():
@@ -43,7 +45,7 @@ class HalfClosedWatch:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._ask, min(2 * seconds, MOST_SECONDS))
 
     def _is_reset(self) -> bool:
-        """Return whether the client's host has said that nobody reads, and ask it again."""
+        """Return whether the client's host has reset the connection; if not, send it bytes that make it do so."""
         connection = self._transport.get_extra_info("socket")
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return True

@@ -64,7 +64,7 @@ class Outbox:
         self._wake()
 
     def expect(self, size: int) -> None:
-        """Let so many bytes more wait: they were made all at once, before the client could read any of them."""
+        """Allow `size` more unread bytes, for a frame that is made before the client can read any of it."""
         self._limit += size
 
     def keep_alive(self) -> None:

@@ -82,8 +82,8 @@ Take = Callable[[StrideReport | Exception], None]
 @dataclass(eq=False, slots=True)
 class _Run:
     """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
-    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun: told
-    on the loop when its first stride is about to run."""
+    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun:
+    called on the loop just before its first stride runs."""
 
     order: Order
     take: Take
@@ -129,7 +129,7 @@ class Drawer:
     def submit(self, order: Order, take: Take, begun: Callable[[], None] | None = None) -> Callable[[], None]:
         """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
         waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
-        that does not fit into memory. begun: told there when the request waits no longer, before its first stride runs.
+        that does not fit into memory. begun: called there just before the first stride of the request runs.
         Raises RuntimeError where the thread is gone."""
         if not self.alive:
             raise RuntimeError("pictures are not drawn any more")
@@ -235,7 +235,7 @@ class Drawer:
 
     @staticmethod
     def _on_loop(run: _Run, work: Callable[[], None]) -> None:
-        """Have something done on the event loop of whoever waits for a request."""
+        """Schedule a call on the event loop of the coroutine that waits for a request."""
         try:
             run.loop.call_soon_threadsafe(work)
         except RuntimeError:  # the event loop is closed: nobody is left to tell

@@ -30,8 +30,8 @@ class LivePicture:
     """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
     answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
     cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
-    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. begun: its first
-    stride runs or has run. fail: ends it with an error."""
+    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. begun: whether its
+    first stride runs or has run. fail: ends it with an error."""
 
     id: str
     model: str
@@ -112,7 +112,7 @@ class PictureService:
         queue_seconds: float = math.inf,
         total_seconds: float = math.inf,
     ) -> None:
-        """queue_seconds: that a request waits until its first stride begins; total_seconds: until its end."""
+        """Limit a request's time. queue_seconds: until its first stride begins; total_seconds: until its end."""
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, LivePicture] = {}

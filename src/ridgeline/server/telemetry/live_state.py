@@ -136,8 +136,8 @@ class LiveState:
     async def _listen(self, outbox: Outbox) -> None:
         """Put frames into an outbox until its client leaves. The engine notes pages while anybody listens.
 
-        Raises ApiError. Listeners are counted again: of several who come at once none was there when `events` counted,
-        and nothing is awaited between this count and the new one.
+        Raises ApiError. Listeners are counted again, because several clients may pass the check in `events` before any
+        of them is added. Nothing is awaited between this check and the addition.
         """
         if not self._llm.alive:
             raise gone()

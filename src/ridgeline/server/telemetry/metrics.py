@@ -187,7 +187,7 @@ class Metrics(Counts):
         self._times(live, progress)
 
     def _times(self, live: Live, progress: _Progress) -> None:
-        """The parts of a request's time, of one whose prompt was computed."""
+        """Observe the parts of a request's time, if its prompt was computed."""
         timing = progress.timing
         if timing is None or timing.scheduled is None or timing.first_token is None:
             return

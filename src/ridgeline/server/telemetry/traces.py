@@ -80,7 +80,7 @@ class Traces:
         """Note when it came."""
         trace = self._under_way[live.id]
         if event.token is None and event.finish is None and event.hidden is None:
-            return  # of its prompt
+            return  # it has scores of the prompt, and no token yet
         if trace.first is None:
             trace.first = event.at
         trace.last = event.at

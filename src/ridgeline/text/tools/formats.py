@@ -48,7 +48,7 @@ def _hermes(new: NewCall) -> Calls:
 
 
 def _llama(new: NewCall) -> Calls:
-    """Further calls come after a semicolon, or at once (Llama 4)."""
+    """Read calls with a semicolon between them, or nothing (Llama 4)."""
     first = ""
     while True:
         yield from read_call(new(), ("parameters", "arguments"), first)
@@ -57,7 +57,7 @@ def _llama(new: NewCall) -> Calls:
 
 
 def _mistral(new: NewCall) -> Calls:
-    """A list of objects, or in newer models one call: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
+    """Read a list of objects, or in newer models one call: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
     first = yield from after_blanks()
     if first != "[":
         named = first + (yield from until("[ARGS]"))

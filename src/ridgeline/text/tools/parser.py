@@ -52,8 +52,8 @@ class ToolParser:
         forced: bool = False,
     ) -> None:
         """names: of the functions that were offered. tokenizer: says which markers are tokens; without one, none is.
-        several: whether more than one call is wanted; those after the first are left out if not. forced: whether the
-        answer is held to calls, so that half a call at its end is no text."""
+        several: whether more than one call is wanted; those after the first are left out if not. forced: whether a
+        grammar holds the response to calls, so that half a call at its end is no text."""
         self._format, self._names, self._several, self._forced = tool_format, names, several, forced
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
         self._marker_id = control.get(tool_format.opening)
@@ -81,8 +81,11 @@ class ToolParser:
         return self._delta()
 
     def finish(self, *, cut: bool = False) -> ToolDelta:
-        """The end of the answer. cut: by its length; a call that is not whole is then left as it is, or left out where
-        others come before it and its name has not been told."""
+        """Return what is left at the end of the response.
+
+        cut: Whether the limit of tokens ended it. An incomplete call then stays as it is, or is dropped if other calls
+            come before it and its name has not been told.
+        """
         if self._section is None:
             half_marker = self._opening.flush().safe
             if not (self._forced or (cut and self.complete)):

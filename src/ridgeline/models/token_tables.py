@@ -1,5 +1,5 @@
-"""The tables of token embeddings of a model: encoder's, decoder's and head's, which checkpoints hold once, or several
-times, under the names of any of them."""
+"""The tables of token embeddings of a model (encoder's, decoder's and head's), which checkpoints hold once or several
+times, under any of their names."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class TokenTables:
         apart: the names that the config unties, which are tied only if a checkpoint lacks them.
         renamed: the place that a tensor fills, if it is not that of its name; "" if nothing reads it, because another
             tensor is the same.
-        notes: what the config says otherwise than the checkpoint, a line each.
+        notes: lines on what the config says otherwise than the checkpoint.
         settled: whether a checkpoint has been looked at.
     """
 
@@ -33,7 +33,7 @@ class TokenTables:
         return frozenset((*self.ties, *self.ties.values()))
 
     def held(self, there: Collection[str], same: Callable[[str, str], bool]) -> dict[str, str]:
-        """The tensor that each name stands for, as `PreTrainedModel.tie_weights` of transformers 5 decides it.
+        """Return the tensor that each name stands for, as `PreTrainedModel.tie_weights` of transformers 5 decides it.
 
         Args:
             there: the names that the checkpoint has.

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.text import ChatTemplate
 from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.probe import ABSENT as NO_CONTENT
+from ridgeline.text.template_probe import ABSENT as NO_CONTENT
 from text import call_forms
 from text.test_chat_templates import NAMES, source_of
 
@@ -17,16 +17,7 @@ Message = dict[str, Any]
 ASK = {"role": "user", "content": "How high is it?"}
 SAID = {"role": "assistant", "content": "Low."}
 ARGUMENTS = {"harbour": "Brest", "days": 3}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "offered",
-            "description": "Offered.",
-            "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "A."}}},
-        },
-    }
-]
+TOOLS = call_forms.OFFERED
 FORMATS = {
     **dict.fromkeys(
         (

@@ -1,4 +1,4 @@
-"""How a chat template takes a conversation, found by rendering small ones.
+"""A probe that finds out how a chat template takes a conversation, by rendering small ones.
 
 Templates differ in what they do with a message that OpenAI's interface allows: some fail on a null content, print it as
 "None", or leave a tool call out unless it is null; some want a call's arguments as an object and others as JSON text;
@@ -27,10 +27,10 @@ IdKind = Literal["any", "short", "function"]
 _KINDS: tuple[IdKind, ...] = get_args(IdKind)
 
 ABSENT: Final = "absent"
-"""A message without the key `content`."""
+"""The content of a message that lacks the key `content`."""
 
 _ALIASES = {"developer": "system", "function": "tool"}
-"""The roles that a template without a branch of their own gets under another name."""
+"""The roles that are renamed for a template without a branch of their own, and their new names."""
 
 _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
@@ -97,14 +97,14 @@ class CallForm:
 class TemplateProbe:
     """The behaviour of one template towards roles, calls and their results, each found when it is first asked for.
 
-    A template that fails on all of the probe's conversations of a kind is given such messages as they are: it may want
-    something that the probe does not have, and otherwise says by itself what is wrong.
+    If a template fails on all of the probe's conversations of one kind, it gets such messages unchanged: it may need
+    something that the probe lacks, and otherwise it reports the error itself.
     """
 
     def __init__(self, render: Render) -> None:
         self._render = render
         self._roles: dict[str, str | None] = {}
-        self._spent = 0.0  # seconds of processor time; renderings together get no more than one may take
+        self._spent = 0.0  # seconds of processor time; all renderings together get what one prompt may take
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class TemplateProbe:
     def _writes_call(self, form: CallForm) -> bool:
         """Whether a call in this form is written once, whichever of the ids it has."""
         texts = [self._call_text([_ASK, form.message(_NAMES[:1], [each])]) for each in _IDS[form.ids]]
-        if form.ids == "function":  # a call's id is of its own name
+        if form.ids == "function":  # each id contains the name of one function
             texts = texts[:1]
         return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
 
@@ -170,11 +170,11 @@ class TemplateProbe:
         return written and not self._prints_null(text) and not any(each in text for each in misread)
 
     def _prints_null(self, text: str) -> bool:
-        """Whether a text has a null in words that the template does not write anyway."""
+        """Whether a text has "None" or "null" more often than a conversation without calls has."""
         return any(text.count(word) > self._said.count(word) for word in ("None", "null"))
 
     def _completed(self, form: CallForm) -> CallForm:
-        """Return the form with what else the template does with it."""
+        """Return the form with its remaining fields, which are found by rendering calls in it."""
         several = self._call_text([_ASK, form.message(_NAMES)])
         call, said = form.message(_NAMES[:1]), {"role": "assistant", "content": _TEXTS[1]}
         rest = [form.result(), _SAID, _ASK]  # some refuse two messages of the assistant only when the user speaks again
@@ -227,12 +227,12 @@ class TemplateProbe:
     # -- rendering ----------------------------------------------------------------------------------------------------
 
     def _texts(self, messages: Sequence[Message]) -> list[str]:
-        """Return what the template makes of the messages without tools and with them, as far as it does not fail."""
+        """Return the prompts without tools and with them, as far as the template does not fail."""
         texts = (self._text(messages, tools, True) for tools in (None, _TOOLS))
         return [text for text in texts if text is not None]
 
     def _call_text(self, messages: Sequence[Message], *, opens: bool = False) -> str | None:
-        """Return what the template makes of the messages beside tools, or without them if it fails on tools."""
+        """Return the prompt with tools, or without them if the template fails on tools."""
         text = self._text(messages, _TOOLS, opens)
         return self._text(messages, None, opens) if text is None else text
 
@@ -254,7 +254,7 @@ class TemplateProbe:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCalls:
-    """How a template writes tool calls."""
+    """The form and the format in which a template writes tool calls."""
 
     form: CallForm | None
     """None if the template writes a call in none of the forms."""
