@@ -277,7 +277,7 @@ def test_a_client_that_sends_no_more_gets_its_whole_response(version: bytes) -> 
     with listening(Slow(), SETTINGS) as port:
         for _ in range(2):
             said = half_closed(port, GET.replace(b"1.1", version))
-            assert said.startswith(INTERIM) == (version == b"1.1")
+            assert said.count(INTERIM) == (version == b"1.1")
             head, _, body = said.replace(INTERIM, b"").partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert body == b"whole /x"
@@ -310,7 +310,7 @@ def test_a_client_that_has_gone_is_noticed_though_nothing_is_sent(path: bytes, s
                 connection.shutdown(socket.SHUT_WR)
                 time.sleep(seconds)
                 assert server.server_state.connections
-        assert eventually(lambda: not server.server_state.connections, 2.0)
+        assert eventually(lambda: not server.server_state.connections, 4.0)
         assert app.left == (path == b"/x")
 
 

@@ -447,3 +447,12 @@ def test_a_failing_template_says_in_which_line_and_on_which_message(tmp_path: Pa
         reply = up.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 5})
     assert (reply.status, reply.json()["error"]["code"]) == (400, "template")
     assert "line 3 on messages[0]: 'dict object' has no attribute 'signature'" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"parameters": None}])
+def test_a_function_without_parameters_is_called_without_arguments(hermes: Running, parameters: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "now", **parameters}}
+    asked = {"messages": ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    choice = hermes.post("/v1/chat/completions", {**asked, "max_tokens": 200}).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}

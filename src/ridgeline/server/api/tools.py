@@ -26,6 +26,8 @@ from ridgeline.untrusted import MAX_VALUES, crowded
 ANY_MODEL = "hermes"
 """The format of a call that a grammar forces where the model has none of its own."""
 
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""The schema of a function that states no parameters: OpenAI's reference says that it has none."""
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 
@@ -127,7 +129,7 @@ def _function(tool: Mapping[str, Any], where: str) -> Function:
         raise invalid(f"{where}.function.name: give 1 to 64 letters, digits, dots, dashes and underscores", "tools")
     if parameters is not None and not isinstance(parameters, dict):
         raise invalid(f"{where}.function.parameters: a JSON schema is an object", "tools")
-    return Function(name, {"type": "object", **(parameters or {})})
+    return Function(name, _NO_PARAMETERS if parameters is None else {"type": "object", **parameters})
 
 
 def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]) -> tuple[Function, ...]:

@@ -10,10 +10,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-FIRST_SECONDS = 0.02
-"""The time between the first two checks of a client; it doubles after each check."""
-MOST_SECONDS = 5.0
-"""The longest time between two checks."""
+CHECK_SECONDS = 0.05
+"""The time between two checks of whether the client's host has reset the connection."""
+FIRST_SECONDS, MOST_SECONDS = 1.0, 16.0
+"""The time between the first two interim responses, which doubles after each, and the longest."""
 
 
 class HalfClosedWatch:
@@ -28,27 +28,26 @@ class HalfClosedWatch:
         """
         self._transport, self._may_inform = transport, may_inform
         self._timer: asyncio.TimerHandle | None = None
-        self._ask(FIRST_SECONDS)
+        self._next_seconds, self._next_at = FIRST_SECONDS, 0.0  # of the next interim response
+        self._check()
 
     def close(self) -> None:
         """End the watch."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ask(self, seconds: float) -> None:
-        """Check whether the client still reads, and check again after `seconds`, then at growing intervals."""
+    def _check(self) -> None:
+        """Abort the connection if the client's host has reset it, and check again in a while."""
         if self._transport.is_closing():
             return
-        if self._is_reset():
+        loop, connection = asyncio.get_running_loop(), self._transport.get_extra_info("socket")
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._transport.abort()
             return
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._ask, min(2 * seconds, MOST_SECONDS))
-
-    def _is_reset(self) -> bool:
-        """Return whether the client's host has reset the connection; if not, send it bytes that make it do so."""
-        connection = self._transport.get_extra_info("socket")
-        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            return True
-        if self._may_inform():
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return False
+        if loop.time() >= self._next_at and self._may_inform():
+            self._transport.write(
+                b"HTTP/1.1 100 Continue\r\n\r\n"
+            )  # if nobody reads it, the host resets the connection
+            self._next_at = loop.time() + self._next_seconds
+            self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
+        self._timer = loop.call_later(CHECK_SECONDS, self._check)
