@@ -207,7 +207,7 @@ def test_generation_config(ridgeline: Run, folder: Path) -> None:
     ("template", "says"),
     [
         ("{{ nothing.at.all }}", "chat template: chat template: "),
-        ("{{ bos_token }}assistant:", "chat template: what the user says is not in the prompt"),
+        ("{{ bos_token }}assistant:", "leaves out this user message"),
         ("{% if %}", "not valid Jinja"),
     ],
 )

@@ -229,9 +229,15 @@ def test_31_templates_that_want_another_conversation_are_taken(folder: Path, tem
 
 
 def test_31_attributes_of_python_are_undefined(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", template="x{{ messages|attr('__class__') }}{{ messages|attr('append') }}")
+    folder = write_model(
+        tmp_path / "model",
+        template="x{{ messages|attr('__class__') }}{{ messages|attr('append') }}{{ messages[0].content }}",
+    )
     with attacked(model=str(folder)) as server:
-        assert server.post("/v1/chat/completions/render", {"messages": GREET}).json()["prompt"] == "x"
+        assert (
+            server.post("/v1/chat/completions/render", {"messages": GREET}).json()["prompt"]
+            == "x" + GREET[0]["content"]
+        )
         server.check()
 
 

@@ -89,7 +89,9 @@ def test_56_texts_that_are_json_themselves_are_counted_before_they_are_read(
     """Arguments of calls, of all together; a schema as text is too long first. Prose in arguments is none."""
     read: list[int] = []
     loads = json.loads
-    monkeypatch.setattr("ridgeline.text.tools.messages.json.loads", lambda text: read.append(len(text)) or loads(text))
+    monkeypatch.setattr(
+        "ridgeline.text.conversation.json.loads", lambda text, **how: read.append(len(text)) or loads(text, **how)
+    )
     part = _call('{"a":[' + "[]," * 60_000 + "[]]}")
     calls = [{"role": "assistant", "content": None, "tool_calls": [part, part]}]
     assert error_of(server, CHAT, {"messages": [*GREET, *calls, *GREET]})["code"] == "too_large"

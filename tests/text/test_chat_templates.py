@@ -437,7 +437,7 @@ def test_templates_are_bounded() -> None:
     assert ended.returncode == 0, ended.stderr[-300:]
     assert ended.stderr == ""
     refusals = dict(zip(HOSTILE_TEMPLATES, ended.stdout.splitlines(), strict=True))
-    says = "it makes a|it takes more|it formats|all that it makes|to_bytes.*unsafe|maximum recursion|is undefined"
+    says = "it makes a|it takes more|it formats|all that it makes|to_bytes.*unsafe|it calls itself|is undefined"
     for name, refusal in refusals.items():
         assert re.search(f"^chat template: .*({says})", refusal), (name, refusal)
 

@@ -80,7 +80,7 @@ class DenoiserTrial(PictureTrial[Denoiser, Pass]):
 
         @torch.inference_mode()
         def run() -> None:
-            model(latents, 0.5, states)
+            model(latents, 0.5, model.prepare(states))  # in each step: a denoiser that is given texts keeps the result
 
         what = f"{len(texts)} x {size[0]} x {size[1]} with {texts[0]}"
         return TrialStep(what, model.work(size, texts), run)

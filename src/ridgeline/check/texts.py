@@ -86,14 +86,10 @@ def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[l
         except ValueError as error:
             problems.append(f"{called}{error}; take the template of the release again, or give --chat-template FILE")
             continue
-        if _USER not in asked.text or _ANSWER not in told.text:
-            lost = "user" if _USER not in asked.text else "assistant"
-            problems.append(
-                f"{called}what the {lost} says is not in the prompt; take the template of the release again"
-            )
+        if _ANSWER not in told.text:
+            problems.append(f"{called}what the assistant says is not in the prompt; take the release's template again")
         try:
-            if _SYSTEM not in template.encode([system, user], tools=tools).text:
-                notes.append(f"{called}what the system says is not in the prompt")
+            template.encode([system, user], tools=tools)
         except ModelRefused as error:
             problems.append(f"{called}a system message: {error}; take the template of the release again")
         except ValueError:

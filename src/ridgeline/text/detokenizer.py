@@ -32,9 +32,9 @@ class Detokenizer:
         return self._release(self._decoder.decode(data))
 
     @property
-    def in_character(self) -> bool:
-        """Whether the last character is still to be completed."""
-        return bool(self._decoder.getstate()[0])
+    def pending(self) -> bytes:
+        """The bytes of a character that is still to be completed."""
+        return self._decoder.getstate()[0]
 
     def flush(self) -> str:
         """The text of an unfinished last character: one U+FFFD or nothing. Ends the stream."""
@@ -64,7 +64,8 @@ class TokenOffsets:
         data = self._detokenizer.data(token_id)
         # The first byte may be what shows that the bytes before it are no character.
         begun = self._detokenizer.push_bytes(data[:1])
-        ends_character = bool(begun) and not self._detokenizer.in_character
-        place = self._length + len(begun) - ends_character
+        # Bytes that wait may be several characters in the end: Python waits after ED A0, which is no character.
+        waiting = len(self._detokenizer.pending.decode("utf-8", "replace"))
+        place = max(0, self._length + len(begun) + waiting - 1) if data else self._length
         self._length += len(begun) + len(self._detokenizer.push_bytes(data[1:]))
         return place

@@ -248,4 +248,6 @@ def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def _one_line(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it calls itself too deeply"
     return re.sub(r"\s+", " ", str(error) or type(error).__name__)[:500]

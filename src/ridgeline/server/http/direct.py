@@ -7,6 +7,7 @@ them.
 """
 
 import asyncio
+from collections.abc import Callable
 
 EXTENSION = "ridgeline.direct"
 """The name in `scope["extensions"]`. Only where the body of an answer without a length is chunked: HTTP/1.1."""
@@ -15,8 +16,9 @@ EXTENSION = "ridgeline.direct"
 class DirectWriter:
     """Writes a chunked body. Between the start and the end of an answer, and by whoever sends those."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: asyncio.Transport, is_half_closed: Callable[[], bool] = lambda: False) -> None:
+        """is_half_closed: whether the client has shut down its sending side, and may have gone."""
+        self._transport, self.is_half_closed = transport, is_half_closed
 
     def write(self, data: bytes) -> None:
         """Send bytes as a chunk; nothing once the connection is closed."""

@@ -90,7 +90,9 @@ class LimitedProtocol(H11Protocol):
 
         async def told(scope: Any, receive: Any, send: Any) -> None:
             if scope["http_version"] == "1.1":
-                scope.setdefault("extensions", {})[EXTENSION] = DirectWriter(self.transport)
+                scope.setdefault("extensions", {})[EXTENSION] = DirectWriter(
+                    self.transport, lambda: self.half_closed is not None
+                )
             await app(scope, receive, send)
 
         return told

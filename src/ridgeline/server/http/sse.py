@@ -20,6 +20,8 @@ DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"
 ALIVE_SECONDS = 10.0
 """Without a frame for so long, a comment keeps proxies from closing the connection."""
+_LOOK_SECONDS = 0.5
+"""The time between two looks at whether the client still sends."""
 
 LAST_SECONDS = 30.0
 """For what a client has not read yet when the last frame is there."""
@@ -134,7 +136,7 @@ class EventStream:
         producer.add_done_callback(lambda _: outbox.close())
         writer = asyncio.ensure_future(self._write(outbox, producer, direct, send))
         gone = asyncio.ensure_future(until_gone(receive))
-        alive = asyncio.ensure_future(_keep_alive(outbox))
+        alive = asyncio.ensure_future(_keep_alive(outbox, direct))
         try:
             await asyncio.wait((producer, writer, gone), return_when=asyncio.FIRST_COMPLETED)
             slow = producer.done() and isinstance(producer.exception(), SlowReader)
@@ -176,10 +178,15 @@ class EventStream:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _keep_alive(outbox: Outbox) -> None:
+async def _keep_alive(outbox: Outbox, direct: DirectWriter | None) -> None:
+    """Send comments in silent times, soon if the client may have gone: then its host says so."""
+    loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(ALIVE_SECONDS)
+        last = loop.time()
+        while loop.time() < last + ALIVE_SECONDS and not (direct is not None and direct.is_half_closed()):
+            await asyncio.sleep(min(_LOOK_SECONDS, ALIVE_SECONDS))
         outbox.keep_alive()
+        await asyncio.sleep(min(_LOOK_SECONDS, ALIVE_SECONDS))
 
 
 def frame(value: object) -> bytes:
