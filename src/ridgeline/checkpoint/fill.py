@@ -237,7 +237,7 @@ def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint
 
 
 class Naming:
-    """Which tensor of a checkpoint goes where in a model on meta.
+    """The places in a model on meta that the tensors of a checkpoint go to.
 
     places: the module that takes each tensor, and the tensor's name there.
     """

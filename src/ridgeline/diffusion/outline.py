@@ -68,7 +68,7 @@ class Usual:
 
     @classmethod
     def of(cls, source: Source, parts: Parts | None = None) -> "Usual":
-        """Of a pipeline of the catalogue as it states it, else as the folder and its class do. parts: of a folder's.
+        """Return the outline that the catalogue states, or else the folder and its class. parts: those of the folder.
         Raises ModelRefused for a folder that states what cannot be."""
         readings, stated = READINGS[source.pipeline], source.generation
         if source.folder is None:

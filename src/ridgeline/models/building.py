@@ -135,8 +135,8 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
         for module in recipe.listed
         if module not in known and not any(re.fullmatch(pattern, f"{module}.weight") for pattern in passed_over)
     ]
-    only_kv = read_recipe(fields).kv is not None  # AutoFP8 may narrow keys and values alone
-    if missing or not (narrowed or only_kv):
+    # AutoFP8 may narrow keys and values alone.
+    if missing or not (narrowed or read_recipe(fields).kv is not None):
         what = f"{missing[0]} and {len(missing) - 1} more modules" if len(missing) > 1 else "".join(missing)
         raise fields.refuse(
             f"its weights are said to be stored as {recipe.name}, but the model has no {what or 'weight for that'}; "

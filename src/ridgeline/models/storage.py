@@ -28,7 +28,7 @@ PlaceKind = Literal["matrix", "expert", "router", "embedding", "head"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model stores a matrix or the table of its tokens, for whoever chooses the format of it.
+    """The place of a matrix or of the token table in a model, by which its number format is chosen.
 
     name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of
     all ranks together; of the embedding, the width of a row and the entries. spellings: the names that other

@@ -6,6 +6,7 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import markupsafe
@@ -121,7 +122,7 @@ def _find(prompt: str, line: str, start: int) -> int:
 
 def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
     """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
-    leading = sum(1 for _ in _leading_system(turns))
+    leading = len(list(takewhile(lambda turn: turn.message.get("role") in _SYSTEM, turns)))
     known: list[TemplateMessage] = []
     for turn in turns:
         role = turn.message.get("role")
@@ -139,13 +140,6 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
         if all(isinstance(text, str) for text in texts):
             return [known[0].having(content="\n\n".join(filter(None, texts))), *known[leading:]]
     return known
-
-
-def _leading_system(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
-    for turn in turns:
-        if turn.message.get("role") not in _SYSTEM:
-            return
-        yield turn
 
 
 # -- calls and their results ------------------------------------------------------------------------------------------
@@ -193,12 +187,7 @@ def _one_call_each(turns: Sequence[TemplateMessage]) -> Iterator[TemplateMessage
 
 def _results_after(turns: Sequence[TemplateMessage], at: int) -> list[int]:
     """Return the places of the results that follow a message with calls."""
-    places: list[int] = []
-    for place in range(at + 1, len(turns)):
-        if turns[place].message.get("role") != "tool":
-            break
-        places.append(place)
-    return places
+    return list(takewhile(lambda place: turns[place].message.get("role") == "tool", range(at + 1, len(turns))))
 
 
 def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:

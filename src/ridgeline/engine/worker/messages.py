@@ -47,7 +47,7 @@ class VectorInfo(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What is said of an engine when it is ready.
+    """The description that an engine gives of itself when it is ready.
 
     context: positions a sequence may have. vocabulary: how many token ids there are. capacity: positions of one
     request that KV memory holds. page_size: positions a KV page. pages: how many there are. requests: most under way at

@@ -45,9 +45,7 @@ class HalfClosedWatch:
             self._transport.abort()
             return
         if loop.time() >= self._next_at and self._may_inform():
-            self._transport.write(
-                b"HTTP/1.1 100 Continue\r\n\r\n"
-            )  # if nobody reads it, the host resets the connection
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._next_at = loop.time() + self._next_seconds
             self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
         self._timer = loop.call_later(CHECK_SECONDS, self._check)

@@ -180,13 +180,13 @@ class EventStream:
 
 async def _keep_alive(outbox: Outbox, direct: DirectWriter | None) -> None:
     """Send comments in silent times, soon if the client may have gone: then its host says so."""
-    loop = asyncio.get_running_loop()
+    pause, waited = min(_LOOK_SECONDS, ALIVE_SECONDS), 0.0
     while True:
-        last = loop.time()
-        while loop.time() < last + ALIVE_SECONDS and not (direct is not None and direct.is_half_closed()):
-            await asyncio.sleep(min(_LOOK_SECONDS, ALIVE_SECONDS))
-        outbox.keep_alive()
-        await asyncio.sleep(min(_LOOK_SECONDS, ALIVE_SECONDS))
+        await asyncio.sleep(pause)
+        waited += pause
+        if waited >= ALIVE_SECONDS or (direct is not None and direct.is_half_closed()):
+            outbox.keep_alive()
+            waited = 0.0
 
 
 def frame(value: object) -> bytes:
