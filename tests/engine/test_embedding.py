@@ -1,5 +1,6 @@
 """Embeddings and scores against transformers with the pooling written out, of folders as releases have them."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ from support.embedders import (
 )
 
 TOLERANCE = 1e-5
+POOLED: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "mean_tokens": lambda x: x.mean(0),
+    "cls_token": lambda x: x[0],
+    "max_tokens": lambda x: x.max(0).values,
+    "lasttoken": lambda x: x[-1],
+}
+"""Poolings by the names that sentence-transformers has for them: states [positions, hidden] -> [hidden]."""
 
 
 def states(theirs: Any, embedder: Embeddings, text: str) -> Tensor:
@@ -43,23 +51,15 @@ def close(ours: np.ndarray, theirs: Tensor) -> bool:
     return float(np.abs(ours - theirs.numpy()).max()) <= TOLERANCE * float(theirs.abs().max())
 
 
-@pytest.mark.parametrize(
-    ("mode", "pool"),
-    [
-        ("mean_tokens", lambda x: x.mean(0)),
-        ("cls_token", lambda x: x[0]),
-        ("max_tokens", lambda x: x.max(0).values),
-        ("lasttoken", lambda x: x[-1]),
-    ],
-)
+@pytest.mark.parametrize("mode", POOLED)
 @pytest.mark.parametrize("normalised", [True, False])
-def test_pooling_as_the_folder_states_it(tmp_path: Path, mode: str, pool: Any, normalised: bool) -> None:
+def test_pooling_as_the_folder_states_it(tmp_path: Path, mode: str, normalised: bool) -> None:
     """Several texts in steps of a few, each as it is alone."""
     theirs = write_bert(tmp_path)
     state_pooling(tmp_path, mode, *["Normalize"] * normalised)
     embedder = Embeddings(str(tmp_path), EngineSettings(limits=Limits(tokens=60, chunk=4)))
     for text, vector in zip(TEXTS * 3, embedder.embed(TEXTS * 3), strict=True):
-        wanted = pool(states(theirs, embedder, text))
+        wanted = POOLED[mode](states(theirs, embedder, text))
         assert close(vector.values, functional.normalize(wanted, dim=0) if normalised else wanted)
         assert vector.tokens == len(embedder.texts.tokenizer.encode(text))
     assert embedder.engine.stats.steps >= 2
@@ -109,6 +109,19 @@ def test_an_encoder_that_says_nothing_is_pooled_by_the_mean(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"the prompt has \d+ tokens, the model's context is 9; shorten it"):
         embedder.embed(["A cat", TEXTS[2]])
     assert not embedder.engine.has_work
+
+
+@pytest.mark.parametrize("mode", POOLED)
+def test_a_text_as_long_as_the_context_is_embedded(tmp_path: Path, mode: str) -> None:
+    """A generating model would have no room for a token behind it; an embedding model needs none."""
+    theirs = write_bert(tmp_path)
+    state_pooling(tmp_path, mode)
+    write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 9})
+    embedder = Embeddings(str(tmp_path))
+    text = "a " * 7
+    (vector,) = embedder.embed([text])
+    assert vector.tokens == embedder.engine.context == 9
+    assert close(vector.values, POOLED[mode](states(theirs, embedder, text)))
 
 
 QWEN3: dict[str, Any] = {

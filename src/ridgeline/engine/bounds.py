@@ -41,8 +41,9 @@ class Bounds:
     images: "PlacedRows | None"
 
     def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
-        """How many tokens may be sampled behind a prompt, beside what an encoder is to read. Raises ValueError for a
-        request that cannot run."""
+        """Return how many tokens may be sampled behind a prompt, beside what an encoder is to read. A model without a
+        head samples none, and 1 stands for the row that its last position gives. Raises ValueError for a request that
+        cannot run."""
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
         capacity = self.ledger.capacity(encoded)
@@ -75,6 +76,8 @@ class Bounds:
             raise ValueError(
                 f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
             )
+        if not self.has_head:
+            return 1
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 

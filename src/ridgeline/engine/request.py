@@ -173,17 +173,18 @@ class Request:
     `known` tokens have ids: the prompt, then what was sampled. `computed` of them are in KV memory. The engine's whole
     job is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
 
-    id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
-    stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's encoder reads. root: what its KV
-    depends on beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's
-    output there. cached: positions it found computed when it began. reached: most positions it had computed when it was
-    preempted. scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for
-    them. told: how many of those events have had. hidden: where the model has no head, the hidden states of its prompt
-    so far, step by step; else None. guide: holds its answer to a form, or to rules. children: further choices of the
-    same prompt, which start from its pages. adapter: the number of the one that it asks, counted from 1; 0 for none.
-    images: those of its prompt. received: positions whose keys and values another engine computed; 0 once it has begun,
-    for a preemption loses them. bare: tokens are all that it gives a step, and all that it wants of one. quiet: below
-    so many computed positions its next step runs its newest token, and the ledger has nothing to do for it.
+    id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample; 1
+    where the model has no head. stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's
+    encoder reads. root: what its KV depends on beside its tokens. running: it holds pages. encoded: a step has been
+    planned that puts its encoder's output there. cached: positions it found computed when it began. reached: most
+    positions it had computed when it was preempted. scores: log-probabilities of its prompt's tokens so far, from the
+    second one on; None if nobody waits for them. told: how many of those events have had. hidden: where the model has
+    no head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a form, or to
+    rules. children: further choices of the same prompt, which start from its pages. adapter: the number of the one that
+    it asks, counted from 1; 0 for none. images: those of its prompt. received: positions whose keys and values another
+    engine computed; 0 once it has begun, for a preemption loses them. bare: tokens are all that it gives a step, and
+    all that it wants of one. quiet: below so many computed positions its next step runs its newest token, and the
+    ledger has nothing to do for it.
     """
 
     id: int
