@@ -19,9 +19,10 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
-SCORED_BESIDE = 256
-"""The most prompt positions that a step scores if other requests decode in it. Scoring 2,048 of them, with 20
-alternatives each, would make those requests wait half as long again as computing the positions."""
+SCORED_BESIDE = 64
+"""The most prompt positions that a step scores if other requests decode in it. Ranking the 20 likeliest tokens of each
+position costs more than computing it, so more of them would hold up the other requests (`innocent_stream.py`, row
+18)."""
 _ARRIVAL = attrgetter("id")
 _LAST = (0,)
 """The logit row of an item that has one position."""
