@@ -1,7 +1,9 @@
-"""A command that runs in this process."""
+"""A command that runs in this process, and a model for it to plan."""
 
 import io
+import json
 import sys
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -10,12 +12,21 @@ import torch
 from cli.running import OK, Ended, Run
 from ridgeline.cli import main as command_line
 from ridgeline.roofline.cards import load_card
+from support.planned import TINY
 
 
 @pytest.fixture(autouse=True)
 def as_wide_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the terminal of those who run the tests."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The path of the config of a tiny model."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    return str(path)
 
 
 @pytest.fixture

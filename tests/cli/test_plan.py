@@ -27,14 +27,6 @@ def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "TOKENS", 6_000)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    """A config.json of its own."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(TINY))
-    return str(path)
-
-
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
     """Run the command in this process: exit code, standard output, standard error."""
     monkeypatch.setattr("sys.argv", ["ridgeline", "plan", *words])

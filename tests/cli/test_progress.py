@@ -1,7 +1,6 @@
 """The words of commands that take minutes: an estimate first, then lines now and then where stderr is no terminal."""
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,9 @@ from ridgeline.cli import page_export, simulate_progress, terminal
 from ridgeline.cli.simulate_progress import request_count
 from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.cli.terminal import rough_time
-from support.planned import TINY
 
 STEPS = importlib.import_module("ridgeline.simulate.run")
 SLOW = ("--device", "h100-sxm", "--rate", "20", "--requests", "40", "--input", "64", "--output", "8")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(TINY))
-    return str(path)
 
 
 @pytest.fixture

@@ -19,18 +19,10 @@ from ridgeline.cli.simulate_beside import Beside, Trial
 from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.adviser import Option
-from support.planned import TINY
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 command = importlib.import_module("ridgeline.cli.simulate")
 QUICK = ("--device", "h100-sxm", "--price-error", "0%")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(TINY))
-    return str(path)
 
 
 @pytest.fixture
