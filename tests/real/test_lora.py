@@ -4,7 +4,6 @@ The base is a GGUF file for us and the dequantised model for PEFT.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def adapted(
 ) -> Iterator[tuple[Any, dict[str, str]]]:
     """The PEFT model with all adapters, and the folders that it saved them in. PEFT begins with a zero in the place of
     each second matrix; these are drawn anew."""
-    torch.manual_seed(0)  # PEFT draws the first matrices from torch's own generator
+    torch.manual_seed(1)  # PEFT draws the first matrices; of seed 0, one adapter is too weak to change a greedy text
     generator, names = torch.Generator().manual_seed(0), list(ADAPTERS)
     model: Any = None
     for name in names:
@@ -90,7 +89,7 @@ def test_a_batch_of_all_adapters_is_pefts(llm: LLM, adapted: tuple[Any, dict[str
     asked = [(prompt, name) for prompt in prompts for name in names]
     params = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True, logprobs=0, prompt_logprobs=0)
     completions = llm.generate([prompt for prompt, _ in asked], params, adapter=[name for _, name in asked])
-    of_prompts: dict[tuple[int, ...], list[Tensor]] = {}
+    texts = set()
     for (prompt, name), completion in zip(asked, completions, strict=True):
         (choice,) = completion.choices
         whole = [*prompt, *choice.token_ids]
@@ -101,8 +100,5 @@ def test_a_batch_of_all_adapters_is_pefts(llm: LLM, adapted: tuple[Any, dict[str
         scored = [each.logprob for each in completion.prompt_logprobs if each is not None]
         found_T = torch.tensor([*scored, *(each.logprob for each in choice.tokens)], dtype=torch.float64)
         assert float((found_T - expected_T).abs().max()) <= TOLERANCE
-        of_prompts.setdefault(tuple(prompt), []).append(expected_T[: len(prompt) - 1])
-    for scores in of_prompts.values():
-        assert len(scores) == len(names)
-        for one, other in combinations(scores, 2):
-            assert float((one - other).abs().max()) > 100 * TOLERANCE, "every adapter gives scores of its own"
+        texts.add(choice.text)
+    assert len(texts) == len(asked), "every adapter says something else"

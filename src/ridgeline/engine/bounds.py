@@ -41,9 +41,11 @@ class Bounds:
     images: "PlacedRows | None"
 
     def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
-        """Return how many tokens may be sampled behind a prompt, beside what an encoder is to read. A model without a
-        head samples none, and 1 stands for the row that its last position gives. Raises ValueError for a request that
-        cannot run."""
+        """Check that a request can run, and return the most tokens that it may sample.
+
+        encoder: what an encoder is to read beside the prompt. Of a model without a head the number is 1: it samples no
+        token, but its last position gives a row. Raises ValueError for a request that cannot run.
+        """
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
         capacity = self.ledger.capacity(encoded)
