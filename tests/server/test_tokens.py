@@ -43,6 +43,45 @@ def test_a_conversation_becomes_the_ids_that_would_run(server: Running, llm: LLM
         ("/tokenize", {}),
         ("/tokenize", {"prompt": 3}),
         ("/tokenize", {"prompt": "x" * 100_000}),
+def test_the_tokenizers_own_tokens_are_added_where_a_request_wants_them(server: Running, llm: LLM) -> None:
+    """By default to a prompt and not to a conversation, as in vLLM; token ids stay as they are."""
+    bos, *bare = llm.encode(TEXT)
+    ids = llm.encode_chat(messages := [{"role": "user", "content": "Once"}])
+
+    def prompts(route: str, **body: Any) -> list[list[int]]:
+        reply = server.post(route, {"max_tokens": 1, "return_token_ids": True, **body})
+        assert reply.status == 200, reply.data
+        assert "x-ridgeline-ignored-fields" not in reply.headers
+        told = reply.json()
+        return (
+            [told["prompt_token_ids"]]
+            if "message" in told["choices"][0]
+            else [choice["prompt_token_ids"] for choice in told["choices"]]
+        )
+
+    completions, chat = "/v1/completions", "/v1/chat/completions"
+    assert prompts(completions, prompt=TEXT) == [[bos, *bare]]
+    assert prompts(completions, prompt=TEXT, add_special_tokens=True) == [[bos, *bare]]
+    assert prompts(completions, prompt=TEXT, add_special_tokens=False) == [bare]
+    assert prompts(completions, prompt=[TEXT, TEXT], add_special_tokens=False) == [bare, bare]
+    for special in (True, False):
+        assert prompts(completions, prompt=bare, add_special_tokens=special) == [bare]
+        wanted = [bos, *ids] if special else ids
+        assert prompts(chat, messages=messages, add_special_tokens=special) == [wanted]
+        for route, name in (("/tokenize", "tokens"), (f"{chat}/render", "prompt_token_ids")):
+            reply = server.post(route, {"messages": messages, "add_special_tokens": special}).json()
+            assert reply[name] == wanted
+    assert prompts(chat, messages=messages) == [ids]
+    streamed = server.post(
+        completions,
+        {"prompt": TEXT, "add_special_tokens": False, "echo": True, "max_tokens": 1, "stream": True},
+    )
+    assert b'"text":"Once upon' in streamed.data
+    empty = server.post(completions, {"prompt": "", "add_special_tokens": False})
+    assert (empty.status, empty.json()["error"]["param"]) == (400, "prompt")
+    server.idle()
+
+
         ("/detokenize", {"tokens": [2048]}),
         ("/detokenize", {"tokens": [-1]}),
         ("/detokenize", {"tokens": ["a"]}),
