@@ -203,6 +203,8 @@ def test_a_step_that_fails_and_is_run_again_changes_no_answer(llm: LLM) -> None:
     [
         ({"json": {"not": {"type": "string"}}}, 'Unimplemented keys: ["not"]'),
         ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "give anyOf"),
+        ({"json": {"properties": {"a": {"oneOf": [{"minimum": 2}, {"maximum": 5}]}}}}, "give anyOf"),
         ({"json": {"not": {}, "x-guidance": {"lenient": True}}}, '"not"'),
         ({"json": {"$ref": "http://169.254.169.254/x"}}, "does not fetch resources"),
         ({"json": '{"type": '}, "EOF while parsing"),
@@ -218,6 +220,7 @@ def test_a_form_that_cannot_be_followed_is_refused_in_one_line(llm: LLM, form: d
         llm.generate([PROMPT], params(StructuredOutputs(**form)))
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "coerce" not in str(caught.value), "no option of the library's: nobody can set it"
     assert_nothing_held(llm.engine)
 
 

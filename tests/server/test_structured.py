@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "file": ({"guided_json": {"$ref": "file:///etc/passwd"}}, "nothing is fetched"),
     "recursive": ({"guided_json": {"$ref": "#"}}, "cannot be followed"),
     "not": ({"guided_json": {"not": {"type": "string"}}}, 'Unimplemented keys: ["not"]'),
-    "oneOf": ({"guided_json": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}, "oneOf"),
+    "oneOf": ({"guided_json": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}, "give anyOf"),
     "pattern": ({"guided_json": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
     "look-behind": ({"guided_regex": "(?<=a)b"}, "look-around"),
     "power": ({"guided_regex": "(x{1000}){1000}"}, "cannot be followed"),
@@ -156,7 +156,25 @@ def test_a_form_that_makes_no_sense_is_a_400_that_says_why(server: Running, name
     assert why in error["message"]
     assert error["param"] in fields
     assert " at 0x" not in error["message"]
+    assert "coerce" not in error["message"]
     server.check()
+
+
+def test_a_stop_string_or_token_ends_a_form_wherever_it_comes(server: Running) -> None:
+    """As in vLLM: with `stop`, so that such a response need not be whole."""
+    body = {"prompt": "Once", "max_tokens": 40, "structured_outputs": {"regex": "abcd"}, "stop": "c"}
+    for more in ({}, {"stream": True}):
+        reply = server.post("/v1/completions", {**body, **more})
+        if not more:
+            (choice,) = reply.json()["choices"]
+            assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
+        else:
+            assert b'"finish_reason":"stop"' in reply.data
+    (b,) = server.service.llm.texts.tokenizer.encode("b", add_special=False)[-1:]
+    form = {"structured_outputs": {"grammar": f'start: "a" <[{b}]> "d"'}, "stop_token_ids": [b]}
+    (choice,) = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 9, **form}).json()["choices"]
+    assert (choice["text"][:1], choice["finish_reason"]) == ("a", "stop")
+    assert "d" not in choice["text"]
 
 
 def test_many_different_schemas_leave_the_cache_within_its_bytes(server: Running) -> None:

@@ -1,13 +1,19 @@
 """/tokenize, /detokenize, /v1/models and /version."""
 
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from engine.folders import CHAT, write_model
 from ridgeline import __version__
+from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from server.conftest import Running
+from ridgeline.engine.setup import load_engine
+from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
+from server.conftest import Everybody, Running, running
 
 TEXT = "Once upon a </s> time"
 
@@ -35,6 +41,45 @@ def test_a_conversation_becomes_the_ids_that_would_run(server: Running, llm: LLM
         "max_model_len": 512,
     }
     assert server.service.llm.stats.running == 0
+
+
+def test_the_tokenizers_own_tokens_are_added_where_a_request_wants_them(server: Running, llm: LLM) -> None:
+    """By default to a prompt and not to a conversation, as in vLLM; token ids stay as they are."""
+    bos, *bare = llm.encode(TEXT)
+    ids = llm.encode_chat(messages := [{"role": "user", "content": "Once"}])
+
+    def prompts(route: str, **body: Any) -> list[list[int]]:
+        reply = server.post(route, {"max_tokens": 1, "return_token_ids": True, **body})
+        assert reply.status == 200, reply.data
+        assert "x-ridgeline-ignored-fields" not in reply.headers
+        told = reply.json()
+        return (
+            [told["prompt_token_ids"]]
+            if "message" in told["choices"][0]
+            else [choice["prompt_token_ids"] for choice in told["choices"]]
+        )
+
+    completions, chat = "/v1/completions", "/v1/chat/completions"
+    assert prompts(completions, prompt=TEXT) == [[bos, *bare]]
+    assert prompts(completions, prompt=TEXT, add_special_tokens=True) == [[bos, *bare]]
+    assert prompts(completions, prompt=TEXT, add_special_tokens=False) == [bare]
+    assert prompts(completions, prompt=[TEXT, TEXT], add_special_tokens=False) == [bare, bare]
+    for special in (True, False):
+        assert prompts(completions, prompt=bare, add_special_tokens=special) == [bare]
+        wanted = [bos, *ids] if special else ids
+        assert prompts(chat, messages=messages, add_special_tokens=special) == [wanted]
+        for route, name in (("/tokenize", "tokens"), (f"{chat}/render", "prompt_token_ids")):
+            reply = server.post(route, {"messages": messages, "add_special_tokens": special}).json()
+            assert reply[name] == wanted
+    assert prompts(chat, messages=messages) == [ids]
+    streamed = server.post(
+        completions,
+        {"prompt": TEXT, "add_special_tokens": False, "echo": True, "max_tokens": 1, "stream": True},
+    )
+    assert b'"text":"Once upon' in streamed.data
+    empty = server.post(completions, {"prompt": "", "add_special_tokens": False})
+    assert (empty.status, empty.json()["error"]["param"]) == (400, "prompt")
+    server.idle()
 
 
 @pytest.mark.parametrize(
@@ -65,6 +110,41 @@ def test_models_say_what_is_served_and_within_which_limits(client: openai.OpenAI
     assert model.model_extra["limits"]["choices"] == 8
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another/one")
+
+
+@pytest.mark.parametrize(
+    ("generation", "served", "generated"),
+    [
+        (None, 1.0, 0.0),
+        ({}, 1.0, 0.0),
+        ({"do_sample": None, "temperature": None, "max_new_tokens": 9}, 1.0, 0.0),
+        ({"temperature": 0.6, "top_p": 0.9}, 0.6, 0.0),
+        ({"temperature": 0.0}, 0.0, 0.0),
+        ({"do_sample": True}, 1.0, 1.0),
+        ({"do_sample": True, "temperature": 0.7}, 0.7, 0.7),
+        ({"do_sample": False}, 0.0, 0.0),
+        ({"do_sample": False, "temperature": 0.7}, 0.0, 0.0),
+    ],
+)
+def test_a_request_that_says_nothing_is_sampled_as_openais_is(
+    tmp_path: Path, generation: dict[str, Any] | None, served: float, generated: float
+) -> None:
+    """At the temperature that generation_config.json states, or else 1, as in vLLM. What the file has as greedy stays
+    so, and so does a request that says so; commands and `LLM` read the file as transformers does."""
+    llm = AsyncLLM(load_engine(str(write_model(tmp_path, template=CHAT, generation=generation))))
+    try:
+        with running(Service(llm, Everybody()), ServerSettings(models=("m",))) as up:
+            assert up.get("/v1/models/m").json()["sampling"]["temperature"] == served
+            ask = {"input": "Hi", "max_output_tokens": 1}
+            assert up.post("/v1/responses", ask).json()["temperature"] == served
+            assert up.post("/v1/responses", {**ask, "temperature": 0}).json()["temperature"] == 0
+            drawn = {
+                choice["text"] for choice in up.post("/v1/completions", {"prompt": "Hi", "n": 8}).json()["choices"]
+            }
+            assert (len(drawn) > 1) == (served > 0)
+        assert llm.texts.defaults.temperature == generated
+    finally:
+        llm.close()
 
 
 def test_the_version_says_what_there_is_to_ask(server: Running) -> None:

@@ -285,6 +285,92 @@ def test_a_function_that_is_named_is_called_once(scripted: Behind) -> None:
     scripted.up.idle()
 
 
+def test_a_named_call_that_max_tokens_cuts_is_in_the_response(scripted: Behind) -> None:
+    """As far as it is written, with length, whole and streamed; on /v1/responses it is an incomplete item."""
+    scripted.say(None)
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    asked: Any = {"model": "m", "messages": ASK, "tools": TOOLS, "tool_choice": named, "seed": 4}
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    for most in (1, 5, 20):
+        reply = scripted.client.chat.completions.create(**asked, max_tokens=most, n=2)
+        for answer in reply.choices:
+            (call,) = answer.message.tool_calls or []
+            assert (answer.finish_reason, answer.message.content, call.function.name) == ("length", None, "weather")
+            whole = '{"city": "'
+            assert call.function.arguments[: len(whole)] == whole[: len(call.function.arguments)]
+        stream = scripted.client.chat.completions.create(**asked, max_tokens=most, n=2, stream=True)
+        deltas = [c for chunk in stream for c in chunk.choices if c.index == 0]
+        told = [call.function for c in deltas for call in c.delta.tool_calls or []]
+        first = (reply.choices[0].message.tool_calls or [])[0].function
+        assert [each.name for each in told if each.name] == [first.name]
+        assert "".join(each.arguments or "" for each in told) == first.arguments
+        assert (deltas[-1].finish_reason, "".join(c.delta.content or "" for c in deltas)) == ("length", "")
+        response = scripted.client.responses.create(
+            model="m",
+            input=ASK,
+            tools=tools,
+            tool_choice={"type": "function", "name": "weather"},
+            max_output_tokens=most,
+        )
+        (item,) = response.output
+        assert (response.status, item.type, item.status) == ("incomplete", "function_call", "incomplete")
+    scripted.up.idle()
+
+
+def allowed(mode: str, *names: str) -> Any:
+    """A tool_choice of chat that allows some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools_restrict_which_calls_there_may_or_must_be(scripted: Behind) -> None:
+    """The prompt has all tools, so that the prefix cache keeps it; on /v1/responses the same is written flat."""
+    asked: Any = {"model": "m", "messages": ASK, "tools": TOOLS, "max_tokens": 600, "seed": 4}
+    create = scripted.client.chat.completions.create
+    scripted.say(None)
+    once = create(**asked, tool_choice=allowed("required", "now"), parallel_tool_calls=False).choices[0]
+    assert [call.function.name for call in once.message.tool_calls or []] == ["now"]
+    assert once.finish_reason == "tool_calls"
+    flat = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    said: Any = {"model": "m", "input": ASK, "tools": tools, "max_output_tokens": 600, "parallel_tool_calls": False}
+    response = scripted.client.responses.create(**said, tool_choice=flat)
+    assert [(item.type, item.name) for item in response.output] == [("function_call", "now")]
+    assert response.tool_choice.to_dict() == flat
+
+    text = written(scripted.format, ("weather", ARGS))
+    scripted.say(text)
+    reply = create(**asked, tool_choice=allowed("auto", "now")).choices[0]
+    assert (reply.message.content, reply.message.tool_calls, reply.finish_reason) == (text, None, "stop")
+    for names in (("weather",), ("now", "weather", "weather")):
+        reply = create(**asked, tool_choice=allowed("auto", *names)).choices[0]
+        assert [call.function.name for call in reply.message.tool_calls or []] == ["weather"]
+    flat = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}
+    assert scripted.client.responses.create(**said, tool_choice=flat).output_text == text
+    scripted.say("It is sunny.")
+    assert create(**asked, tool_choice=allowed("auto", "now")).choices[0].message.content == "It is sunny."
+    prompts = {
+        scripted.up.post("/v1/chat/completions/render", {"messages": ASK, "tools": TOOLS, **more}).json()["prompt"]
+        for more in ({}, {"tool_choice": allowed("auto", "now")}, {"tool_choice": allowed("required", "now")})
+    }
+    assert len(prompts) == 1
+    scripted.up.idle()
+
+
+def test_allowed_tools_may_be_called_more_than_once_and_beside_a_schema(hermes: Running) -> None:
+    asked = {"messages": ASK, "tools": TOOLS, "max_tokens": 700, "seed": 4, "n": 4}
+    reply = hermes.post("/v1/chat/completions", {**asked, "tool_choice": allowed("required", "now")}).json()
+    calls = [choice["message"]["tool_calls"] for choice in reply["choices"]]
+    assert {call["function"]["name"] for each in calls for call in each} == {"now"}
+    assert max(map(len, calls)) > 1
+    form = {"type": "json_schema", "json_schema": {"name": "ok", "schema": {"enum": [7]}}}
+    shaped = {**asked, "response_format": form, "tool_choice": allowed("auto", "now"), "n": 8}
+    for choice in hermes.post("/v1/chat/completions", shaped).json()["choices"]:
+        called = [call["function"]["name"] for call in choice["message"].get("tool_calls", [])]
+        assert set(called) == {"now"} or choice["message"]["content"] == "7"
+    hermes.idle()
+
+
 def test_a_schema_and_tools_together_give_either(scripted: Behind) -> None:
     scripted.say(None)
     schema = {
@@ -313,6 +399,33 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown function": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
         "no such function",
+    ),
+    "allowed and no tools": ({"tool_choice": allowed("auto", "now")}, "no tools"),
+    "allowed and unknown": ({"tools": TOOLS, "tool_choice": allowed("auto", "now", "x" * 500)}, f"'{'x' * 64}'"),
+    "required and unknown": ({"tools": TOOLS, "tool_choice": allowed("required", "nowhere")}, "'nowhere'"),
+    "allowed and empty": ({"tools": TOOLS, "tool_choice": allowed("auto")}, "a list of tools"),
+    "allowed as none": ({"tools": TOOLS, "tool_choice": allowed("none", "now")}, "auto or required"),
+    "allowed in no list": (
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": "now"}}},
+        "a list of tools",
+    ),
+    "allowed of another type": (
+        {
+            "tools": TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp", "server_label": "now"}]},
+            },
+        },
+        "name each tool",
+    ),
+    "allowed and flat": (
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "now"}]}},
+        "tool_choice: allowed_tools",
+    ),
+    "a name that is no text": (
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": ["now"]}}},
+        "name each tool",
     ),
     "unknown choice": ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
     "bad name": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),

@@ -133,6 +133,15 @@ def test_base64_and_prompts(up: Running, embedder: Embeddings) -> None:
     assert data == pytest.approx(embedder.embed(TEXTS[1:2], "query")[0].values, abs=1e-6)
 
 
+def test_the_tokenizers_own_tokens_may_be_left_out(up: Running, embedder: Embeddings) -> None:
+    ids = up.service.llm.texts.tokenizer.encode(TEXTS[1], add_special=False)
+    bare = up.post("/v1/embeddings", {"input": [TEXTS[1], ids], "add_special_tokens": False}).json()["data"]
+    assert bare[0]["embedding"] == pytest.approx(bare[1]["embedding"], abs=1e-6)
+    assert bare[0]["embedding"] != pytest.approx(embedder.embed(TEXTS[1:2])[0].values, abs=1e-3)
+    reply = up.post("/v1/embeddings", {"input": " ", "add_special_tokens": False})
+    assert (reply.status, reply.json()["error"]["param"]) == (400, "input")
+
+
 def test_every_field_of_openais_method_is_known() -> None:
     theirs = set(inspect.signature(openai.resources.Embeddings.create).parameters)
     theirs -= {"extra_headers", "extra_query", "extra_body", "timeout", "self"}

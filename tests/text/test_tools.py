@@ -214,6 +214,25 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
             assert (ARGS * 2).startswith("".join(call.arguments for call in calls))
 
 
+@pytest.mark.parametrize("names", [["weather"], NAMES], ids=["named", "of several"])
+@pytest.mark.parametrize("form", ALL_FORMATS, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
+def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolFormat, names: Sequence[str]) -> None:
+    """Cut at every character, after blanks too. The name of the only function is known once anything is written."""
+    layout = form.layout
+    before = layout.start + layout.before + "weather"
+    known = 1 if names == ["weather"] else len(before) + (1 if layout.middle[0] == '"' else len(layout.middle))
+    text, begin = before + layout.middle + ARGS + layout.after + layout.end, len(before + layout.middle)
+    for size in range(len(text) + 1):
+        for blanks in ("", "\n\n"):
+            parser = ToolParser(form, names, several=False, forced=True)
+            deltas = [parser.push(blanks), *map(parser.push, text[:size]), parser.finish(cut=size % 2 == 0)]
+            calls = [call for delta in deltas for call in delta.calls]
+            assert "".join(delta.content for delta in deltas) == ("" if calls else blanks)
+            assert not any(delta.undone for delta in deltas)
+            assert [call.name for call in calls if call.id] == ["weather"] * (size >= known)
+            assert "".join(call.arguments for call in calls) == ARGS[: max(0, size - begin)]
+
+
 def test_one_call_at_a_time() -> None:
     text = f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]"
     parser = ToolParser(FORMATS["mistral"], NAMES, several=False)

@@ -52,15 +52,18 @@ def prompt_text(said: Embedding | None, name: str | None) -> str:
     return found
 
 
-def text_ids(texts: Texts, text: str, context: int, prompt: str = "") -> list[int]:
-    """Ids of a text behind a prompt. Raises ValueError for an empty one, and for one far longer than the context."""
+def text_ids(texts: Texts, text: str, context: int, prompt: str = "", *, add_special: bool = True) -> list[int]:
+    """Return the ids of a text behind a prompt. Raises ValueError for an empty one or one far longer than the context.
+
+    add_special: Whether the tokenizer's own tokens (BOS, [CLS]) are added.
+    """
     if not text:
         raise ValueError("the text is empty; give at least one character")
     whole = prompt + text
     if texts.embedding is not None and texts.embedding.lower:
         whole = whole.lower()
     texts.tokenizer.check_length(whole, context)
-    return texts.tokenizer.encode(whole, parse_special=False)
+    return texts.tokenizer.encode(whole, add_special=add_special, parse_special=False)
 
 
 def pair_ids(texts: Texts, info: VectorInfo, query: str, document: str, context: int) -> list[int]:

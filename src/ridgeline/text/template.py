@@ -65,6 +65,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        add_special: bool = False,
         most_tokens: int | None = None,
         **variables: Any,
     ) -> RenderedPrompt:
@@ -74,6 +75,8 @@ class ChatTemplate:
         changed.
 
         Args:
+            add_special: Add the tokenizer's own tokens (BOS) around what the template writes, which most templates
+                write themselves.
             most_tokens: Refuse a prompt that cannot fit in so many tokens, before it is encoded.
 
         Raises:
@@ -95,7 +98,7 @@ class ChatTemplate:
         text = _text(written)
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
-        return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written)))
+        return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written), add_special=add_special))
 
     def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
         """Return what the template writes. Raises ValueError that names a message that it leaves out."""

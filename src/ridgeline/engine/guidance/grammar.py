@@ -4,6 +4,7 @@ Compiling takes some 2 ms for a schema of ten properties and is bounded by the l
 schemas from strangers tries them elsewhere first (server/api/grammar_check.py).
 """
 
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -17,6 +18,11 @@ from ridgeline.text.json_form import JSON_FORM
 CACHE_BYTES = 64 << 20
 MAX_REASON = 300
 _JSON: Any = JSON_FORM
+_ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of'[^.]*anyOf")
+_ONE_OF_FIX = (
+    "oneOf is not supported for schemas that may overlap; give anyOf, or objects in place of each $ref, which have one "
+    "required property with another const in each"
+)
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 
 
@@ -64,8 +70,9 @@ def _refusal(reason: str) -> str:
 
 
 def _one_line(reason: str) -> str:
-    """Without the library's words for a state in which no more bytes may follow, which says nothing to a user."""
-    return " ".join(reason.replace("<non-verbose/>", "").replace("NoExtensionBias", "").split())[:MAX_REASON]
+    """Return a reason of the library without its names for what no user can see: its states, its options."""
+    seen = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
+    return " ".join(seen.split())[:MAX_REASON]
 
 
 class GrammarCache:

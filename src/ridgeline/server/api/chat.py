@@ -48,6 +48,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
             tools=tools,
             documents=fields.documents,
             add_generation_prompt=fields.add_generation_prompt,
+            add_special=bool(fields.add_special_tokens),
             most_tokens=model.context,
             **variables,
         )

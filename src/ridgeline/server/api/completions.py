@@ -36,7 +36,7 @@ async def completion_generation(
     model.check_name(fields.model)
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
-    prompts = await read_prompts(fields.prompt, model, settings)
+    prompts = await read_prompts(fields.prompt, model, settings, add_special=fields.add_special_tokens)
     # A request for no token makes sense only if it asks for the prompt itself: its text or its log-probabilities.
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
     most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)

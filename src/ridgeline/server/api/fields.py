@@ -73,6 +73,7 @@ class CompletionFields(Fields, kw_only=True, frozen=True):
     """Of /v1/completions. prompt is looked at by prompts.py, which says better what is wrong with it."""
 
     prompt: Any = None
+    add_special_tokens: bool = True
     echo: bool = False
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
@@ -89,6 +90,8 @@ class Conversation(Protocol):
     @property
     def add_generation_prompt(self) -> bool: ...
     @property
+    def add_special_tokens(self) -> bool | None: ...
+    @property
     def chat_template_kwargs(self) -> dict[str, Any] | None: ...
     @property
     def reasoning_effort(self) -> str | None: ...
@@ -103,6 +106,8 @@ class ChatFields(Fields, kw_only=True, frozen=True):
     parallel_tool_calls: bool = True
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
+    add_special_tokens: bool = False
+    """Whether the tokenizer's own tokens (BOS) are added to what the template writes."""
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     max_completion_tokens: int | None = None
@@ -116,7 +121,8 @@ class TokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
 
     model: str = ""
     prompt: str | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer's own tokens (BOS) are added; None for yes with a prompt and no with a conversation."""
     return_token_strs: bool = False
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] | None = None
@@ -142,12 +148,15 @@ NEUTRAL = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "request_id",
+        "session_id",
+        "truncation_side",
     }
 )
 """Fields that change no answer, whatever they hold."""
 
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "access_programs": (),
+    "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "audio": (),
     "background": (False,),
@@ -160,6 +169,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "conversation": (),
     "documents": ([],),
+    "ec_transfer_params": (),
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
@@ -171,8 +181,10 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
+    "logprob_token_ids": ([],),
     "max_completion_tokens": (),
     "max_tool_calls": (),
+    "media_io_kwargs": ({},),
     "messages": (),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
@@ -184,8 +196,14 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "prompt": (),
     "prompt_embeds": (),
     "reasoning_effort": (),
+    "repetition_detection": (),
+    "return_mm_kwargs": (True, False),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+    "routed_experts_prompt_start": (0,),
     "spaces_between_special_tokens": (True,),
     "store": (False,),
+    "stream_interval": (1,),
     "suffix": ("",),
     "thinking_token_budget": (),
     "tool_choice": ("none", "auto"),
@@ -196,6 +214,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "vllm_xargs": ({},),
+    "watermarking": (False,),
     "web_search_options": (),
 }
 """Fields of OpenAI's and vLLM's that are not supported, or not by a route whose struct lacks them, with the values that

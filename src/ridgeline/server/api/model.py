@@ -55,8 +55,8 @@ class ServedModel:
 
     @property
     def defaults(self) -> SamplingParams:
-        """Sampling, where a request says nothing."""
-        return self.texts.defaults
+        """The sampling of a request that states none."""
+        return self.texts.served or self.texts.defaults
 
     def check_name(self, name: str) -> None:
         """Raises ApiError: 404 for a model that is not served, 400 for one of another sort. A request that names none

@@ -8,13 +8,18 @@ from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
 
 
-async def read_prompts(prompt: Any, model: ServedModel, settings: ServerSettings) -> list[list[int]]:
-    """Token ids of each prompt. Raises ApiError."""
+async def read_prompts(
+    prompt: Any, model: ServedModel, settings: ServerSettings, *, add_special: bool = True
+) -> list[list[int]]:
+    """Return the token ids of each prompt. Raises ApiError.
+
+    add_special: Whether the tokenizer's own tokens (BOS) are added to texts. Ids stay as they are.
+    """
     prompts = _each(prompt)
     if len(prompts) > settings.prompts:
         raise invalid(f"prompt: at most {settings.prompts} are served at once, there are {len(prompts)}", "prompt")
     among = sum(len(one) for one in prompts if isinstance(one, str))
-    return list(await asyncio.gather(*(_ids(one, model, among) for one in prompts)))
+    return list(await asyncio.gather(*(_ids(one, model, among, add_special) for one in prompts)))
 
 
 def _each(prompt: Any) -> list[Any]:
@@ -28,10 +33,10 @@ def _each(prompt: Any) -> list[Any]:
     return [prompt] if isinstance(prompt[0], int) else prompt
 
 
-async def _ids(prompt: Any, model: ServedModel, among: int) -> list[int]:
-    """Ids of a prompt. among: characters of all. Raises ApiError."""
+async def _ids(prompt: Any, model: ServedModel, among: int, add_special: bool) -> list[int]:
+    """Return the ids of a prompt. among: characters of all. Raises ApiError."""
     if isinstance(prompt, str):
-        ids = await model.encode(prompt, among=among) if prompt else []
+        ids = await model.encode(prompt, add_special=add_special, among=among) if prompt else []
     elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
         ids = prompt
     else:

@@ -176,6 +176,17 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _tool_choice(choice: str | dict[str, Any] | None) -> object:
     if not isinstance(choice, dict):
         return choice
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
     if choice.get("type") != "function":
-        raise invalid("tool_choice: give auto, none, required, or a function", "tool_choice")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+        raise invalid("tool_choice: give auto, none, required, a function or allowed_tools", "tool_choice")
+    return _named(choice)
+
+
+def _named(tool: object) -> object:
+    """Return the name of a function as chat has it; what is none stays as it is."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return tool
+    return {"type": "function", "function": {"name": tool.get("name")}}

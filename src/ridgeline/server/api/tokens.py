@@ -13,7 +13,7 @@ async def tokenize(fields: TokenizeFields, model: ServedModel, settings: ServerS
     """The ids of a prompt or of a conversation, as vLLM answers. Raises ApiError."""
     model.check_name(fields.model)
     if fields.prompt is not None:
-        ids = await model.encode(fields.prompt, add_special=fields.add_special_tokens)
+        ids = await model.encode(fields.prompt, add_special=fields.add_special_tokens is not False)
     elif fields.messages:
         ids = (await render(fields, model, settings)).ids
     else:

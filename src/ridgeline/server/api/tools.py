@@ -29,12 +29,17 @@ ANY_MODEL = "hermes"
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 """The schema of a function that states no parameters: OpenAI's reference says that it has none."""
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_SHOWN = 64  # characters of an unknown name that an error repeats
 _MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Functions that may be called. called: those that the answer must call one of, where it must."""
+    """Functions that may be called.
+
+    functions: Those that a call may name: all of the request, or the subset that tool_choice allows. called: Those of
+    them that the response must call one of, if it must. several: Whether it may have more than one call.
+    """
 
     format: ToolFormat
     functions: tuple[Function, ...]
@@ -78,12 +83,12 @@ def read_tools(
     choice = fields.tool_choice
     if choice == "none" or not fields.tools:
         if choice not in (None, "none", "auto"):
-            raise invalid("tool_choice: a call is asked for, but no tools are given", "tool_choice")
+            raise invalid("tool_choice: it asks for calls, but no tools are given; give them in tools", "tool_choice")
         return None
     functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools))
     if len({function.name for function in functions}) < len(functions):
         raise invalid("tools: two functions have one name", "tools")
-    called = _called(choice, functions)
+    functions, called = _chosen(choice, functions)
     tool_format = format_for(template, settings)
     if tool_format is None and called:
         tool_format = format_named(ANY_MODEL)
@@ -97,7 +102,8 @@ def read_tools(
     if called or shaped:
         _check_parameters(called or functions, settings)
     # A function that is named is called once, as OpenAI and vLLM have it.
-    several = fields.parallel_tool_calls and not isinstance(choice, Mapping)
+    named = isinstance(choice, Mapping) and choice["type"] == "function"
+    several = fields.parallel_tool_calls and not named
     return ToolUse(tool_format, functions, called, several)
 
 
@@ -132,19 +138,38 @@ def _function(tool: Mapping[str, Any], where: str) -> Function:
     return Function(name, _NO_PARAMETERS if parameters is None else {"type": "object", **parameters})
 
 
-def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]) -> tuple[Function, ...]:
-    """The functions of which one must be called."""
+def _chosen(
+    choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]
+) -> tuple[tuple[Function, ...], tuple[Function, ...]]:
+    """Return the functions that may be called, and those of which one must be called. Raises ApiError."""
     if choice is None or choice == "auto":
-        return ()
+        return functions, ()
     if choice == "required":
-        return functions
-    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
-    if not isinstance(function, dict):
-        raise invalid("tool_choice: give none, auto, required, or a function by its name", "tool_choice")
-    found = tuple(own for own in functions if own.name == function.get("name"))
-    if not found:
-        raise invalid("tool_choice: no such function is among the tools", "tool_choice")
-    return found
+        return functions, functions
+    by_name = {function.name: function for function in functions}
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if isinstance(choice, Mapping) and kind == "function":
+        return functions, (_found(choice, by_name),)
+    if not isinstance(choice, Mapping) or kind != "allowed_tools":
+        raise invalid("tool_choice: give none, auto, required, a function by its name, or allowed_tools", "tool_choice")
+    allowed = choice.get("allowed_tools")
+    mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
+        raise invalid("tool_choice: allowed_tools has a mode, auto or required, and a list of tools", "tool_choice")
+    names = {_found(tool, by_name).name for tool in tools}
+    subset = tuple(function for function in functions if function.name in names)
+    return subset, subset if mode == "required" else ()
+
+
+def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
+    """Return the function that `{"type": "function", "function": {"name": ...}}` names. Raises ApiError."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise invalid("tool_choice: name each tool by its type, function, and its name", "tool_choice")
+    if name not in by_name:
+        raise invalid(f"tool_choice: no such function is among the tools: {name[:_SHOWN]!r}", "tool_choice")
+    return by_name[name]
 
 
 def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:

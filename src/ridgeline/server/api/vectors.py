@@ -43,6 +43,7 @@ class EmbeddingFields(msgspec.Struct, kw_only=True, frozen=True):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     prompt_name: str | None = None
+    add_special_tokens: bool = True
 
 
 class RerankFields(msgspec.Struct, kw_only=True, frozen=True):
@@ -63,7 +64,7 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
     _refused("dimensions", lambda: cut(said, np.zeros(info.width, np.float32), fields.dimensions))
     before = _refused("prompt_name", lambda: prompt_text(said, fields.prompt_name))
     inputs = _inputs(fields.input)
-    prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before))
+    prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before, fields.add_special_tokens))
     values = await _run(service, model, EMBEDDINGS, prompts)
     as_text, data = fields.encoding_format == "base64", WrittenList()
     async for part in slices(list(enumerate(values))):
@@ -204,10 +205,12 @@ def _check_count(given: Sequence[object], param: str) -> None:
         raise invalid(f"{param}: at most {MAX_INPUTS} are served at once, there are {len(given)}", param)
 
 
-def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: str) -> list[int]:
+def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: str, add_special: bool) -> list[int]:
     """Ids of one input, behind a prompt where it is text. Raises ApiError."""
     if isinstance(given, str) and given:
-        ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before))
+        ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
+        if not ids:
+            raise invalid("input: a text has no tokens without the tokenizer's own; give one that has", "input")
     elif isinstance(given, list) and given and set(map(type, given)) == {int}:
         ids = given
         unknown = next((token for token in ids if not 0 <= token < info.vocabulary), None)

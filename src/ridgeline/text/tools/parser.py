@@ -63,6 +63,7 @@ class ToolParser:
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._call: CallSink | None = None
         self._index = self.complete = 0
+        self._begun = False  # whether the response has a character that is no blank
         self._may_be_bare = tool_format.starts_bare
         self._blanks = ""  # the last of the text: they are the template's if a call or nothing follows
         self._content: list[str] = []
@@ -73,6 +74,7 @@ class ToolParser:
         """More of the answer. tokens: those that have come, at the latest with their text."""
         if self._marker_id is not None:
             self._markers += sum(token == self._marker_id for token in tokens)
+        self._begun = self._begun or not (text == "" or text.isspace())
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
             while piece:
@@ -84,15 +86,18 @@ class ToolParser:
         """Return what is left at the end of the response.
 
         cut: Whether the limit of tokens ended it. An incomplete call then stays as it is, or is dropped if other calls
-            come before it and its name has not been told.
+            come before it and its name has not been told. An incomplete call that is forced always stays as it is, as
+            soon as its name is known.
         """
+        if self._forced:
+            self._tell_before_arguments()
         if self._section is None:
             half_marker = self._opening.flush().safe
             if not (self._forced or (cut and self.complete)):
                 self._say(half_marker)
         elif self._call is not None or not self.complete:
             self._break_off(cut or self._forced)
-        if not self._index:
+        if not (self._index or (self._call is not None and self._call.told)):
             self._content.append(self._blanks)
         return self._delta()
 
@@ -160,6 +165,19 @@ class ToolParser:
         self.complete += 1
         self._index += 1
         self._call, self._raw, self._blanks = None, [], ""
+
+    def _tell_before_arguments(self) -> None:
+        """Tell a forced call that ends before its arguments. Its name has been read, or is the only one there is."""
+        if self._call is None and self._begun and not self._index:
+            self._call = CallSink(self._names)
+        call = self._call
+        if call is None or call.told or (self._index and not self._several):
+            return
+        if call.name is None and len(self._names) == 1 and not self._index:
+            (call.name,) = self._names
+        if call.name is not None:
+            self._calls.append(CallDelta(self._index, self._new_id(), call.name))
+            call.told = True
 
     def _break_off(self, cut: bool = False) -> None:
         """The section is none, or has ended: its text is text, from the last whole call on."""
