@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.loading import Loading, read_anew
@@ -55,7 +56,7 @@ def test_what_loading_took_is_of_the_whole_checkpoint() -> None:
 
 
 def test_speed_counts_headers_too(folder: Path) -> None:
-    loading = Loading(open_checkpoint(folder), header=1.0, mapped=3.0, from_disk=None)
+    loading = Loading(open_checkpoint(folder), header=1.0, mapped=3.0, from_disk=None, casts=Casts())
     assert (loading.nbytes, loading.seconds, loading.speed) == (52, 4.0, 13.0)
 
 

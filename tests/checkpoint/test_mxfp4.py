@@ -94,7 +94,7 @@ def test_a_released_layout_runs(folder: Path) -> None:
     ("change", "said"),
     [
         (lambda t, n: {**t, n: t[n][:, :-1].contiguous()}, "the config wants"),
-        (lambda t, n: {**t, n: t[n].float()}, "is torch.float32, the config says torch.uint8"),
+        (lambda t, n: {**t, n: t[n].float()}, "is torch.float32, the config wants torch.uint8"),
         (lambda t, n: {name: own for name, own in t.items() if name != n}, "lacks tensors of the model"),
     ],
     ids=["shape", "dtype", "missing"],

@@ -98,7 +98,7 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "one that is missing": (lambda t: t.pop(MATRIX), f"tensors: {MATRIX} is missing; fetch"),
     "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is no tensor of this model"),
     "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} is [5,"),
-    "a dtype": (lambda t: t.update({NORM: t[NORM].half()}), f"tensors: tensor {NORM} is torch.float16, the config"),
+    "a dtype": (lambda t: t.update({NORM: t[NORM].char()}), f"tensors: tensor {NORM} is torch.int8, the config"),
 }
 
 
@@ -156,7 +156,7 @@ def test_a_gguf_file(ridgeline: Run, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_all_tensors_is_a_few_lines(ridgeline: Run, folder: Path) -> None:
-    change_tensors(folder, lambda t: t.update({name: tensor.half() for name, tensor in t.items()}))
+    change_tensors(folder, lambda t: t.update({name: tensor.char() for name, tensor in t.items()}))
     lines = ridgeline("check", folder).out.splitlines()
     assert len(lines) == 9
     assert lines[-1].startswith("tensors: and so are ")

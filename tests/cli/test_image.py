@@ -412,7 +412,7 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         ((folder, "x", "--tile", "0"), USAGE, "--tile is '0'; give auto, off, or latents on a side"),
         ((folder, "x", "--tile", "no"), USAGE, "--tile is 'no'"),
         ((folder, "x", "--preview", -1), USAGE, "--preview is -1"),
-        ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32 or bf16"),
+        ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32, bf16 or auto"),
         ((broken, "x"), REFUSED, "lacks the folder vae"),
         ((hollow, "x"), REFUSED, "hollow/vae holds no *.safetensors file; fetch its weights\n"),
         (("tales", "x"), REFUSED, "tales is LlamaForCausalLM and draws no pictures"),

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import COMMANDS as COMMAND_LIST
+from models.configs import CONFIGS
 from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
 from ridgeline.cli.config import SECRETS
+from ridgeline.cli.drawing_settings import denoiser_dtype
+from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.main import COMMANDS, build_app
+from support.checkpoints import write_folder
 
 TABLED = [(alias, name) for alias in ALIASES for name in alias.names]
 
@@ -127,7 +132,7 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
         (["--max-model-len", ""], "--context is ''"),
         (["-tp", "2"], "3 KV heads do not divide over 2 devices; give --tensor-parallel 1"),
         (["-pp", "2"], "-pp 2 is refused: layers are not divided into a pipeline"),
-        (["--dtype", "half"], "--dtype is 'half'; tales is stored in bfloat16, and is never converted: give auto"),
+        (["--dtype", "half"], "--dtype is 'half'; tales runs in bfloat16, and in no other dtype: give auto"),
         (["--kv-cache-dtype", "nvfp4"], "--kv is 'nvfp4', which is priced (ridgeline plan --kv) and does not run"),
         (["--kv", "fp8_e5m2"], "--kv is 'fp8_e5m2'; keys and values of tales may be in bf16, fp8, int8"),
         (["--max-model-len", "1M"], "a context of 1,048,576 was asked for, the model's is 512; give that or less"),
@@ -138,6 +143,36 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
 )
 def test_what_is_refused(ridgeline: Run, arguments: list[str], says: str) -> None:
     assert_one_line(ridgeline("run", "tales", "hi", *arguments), USAGE, says)
+
+
+@pytest.mark.parametrize("prefix", ["", "torch."])
+@pytest.mark.parametrize(
+    ("stored", "names"),
+    [
+        ("float16", {"half", "float16", "fp16"}),
+        ("bfloat16", {"bfloat16", "bf16"}),
+        ("float32", {"float", "float32", "fp32"}),
+    ],
+)
+def test_every_name_of_a_dtype(stored: str, names: set[str], prefix: str, tmp_path: Path) -> None:
+    """Expect those of vLLM, torch and our own for the model's dtype, and a refusal of all others."""
+    write_folder(tmp_path, CONFIGS["llama"] | {"torch_dtype": stored})
+    EngineFlags(dtype="auto").settings(str(tmp_path))
+    for name in ("half", "float16", "fp16", "bfloat16", "bf16", "float", "float32", "fp32", "double", "int8"):
+        flags = EngineFlags(dtype=prefix + name)
+        if name in names:
+            flags.settings(str(tmp_path))
+        else:
+            with pytest.raises(ValueError, match=f"--dtype is '{prefix}{name}'; .* runs in {stored}, and in no other"):
+                flags.settings(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(None, None), ("auto", None), ("float", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
+)
+def test_a_denoisers_dtype_by_any_name(name: str | None, dtype: torch.dtype | None) -> None:
+    assert denoiser_dtype(name) == dtype
 
 
 def test_what_is_not_alike_was_not_meant(ridgeline: Run) -> None:

@@ -2,12 +2,16 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.test_plan import plan  # noqa: F401
+from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.plan_page import SECTIONS
+from ridgeline.models import ModelRefused
 
 TURBO, CARD = "Tongyi-MAI/Z-Image-Turbo", ("--device", "h100-sxm")
 
@@ -110,3 +114,38 @@ def test_what_does_not_apply_is_refused_in_one_line(plan: Any, words: tuple[str,
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"_class_name": "DDIMScheduler"},
+        {"use_karras_sigmas": True},
+        {"use_dynamic_shifting": True, "time_shift_type": "cubic"},
+        {"stray": 1},
+    ],
+)
+def test_a_scheduler_that_image_refuses_is_said(
+    changes: dict[str, Any],
+    z_image_folder: Path,
+    tmp_path: Path,
+    plan: Any,  # noqa: F811
+) -> None:
+    """Expect the reason that loading gives, in one line of every form of the plan, and nothing of a good folder."""
+    folder = shutil.copytree(z_image_folder, tmp_path / "copy")
+    path = folder / "scheduler" / "scheduler_config.json"
+    words = (*CARD, "--json")
+    good = json.loads(plan(str(folder), *words)[1])
+    assert "refuses" not in " ".join(good["notes"])
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelRefused) as refused:
+        load_pipeline(str(folder))
+    said = f"`ridgeline image` refuses the scheduler of this folder: {refused.value}"
+    shown = json.loads(plan(str(folder), *words)[1])
+    assert shown["notes"] == [*good["notes"], said]
+    assert shown["answer"] == good["answer"]
+    assert json.loads(plan(str(folder), "--cards", "l40s,h100-sxm", "--json")[1])["notes"] == [said]
+    for options in (CARD, ("--cards", "l40s,h100-sxm")):
+        assert "".join(said.split()) in "".join(plan(str(folder), *options)[1].split())
+    shutil.rmtree(folder / "scheduler")  # a folder to plan with, without what only drawing reads
+    assert "refuses" not in plan(str(folder), *CARD)[1]

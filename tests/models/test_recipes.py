@@ -1,7 +1,9 @@
 """How weights are stored, as configs say: bytes against transformers' modules, quantisers' tensors and published sizes;
 which matrices, in which arithmetic; what is refused."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from transformers.integrations.mxfp4 import Mxfp4GptOssExperts
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import read_config
+from ridgeline.cli.show import show
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
@@ -554,3 +557,46 @@ def test_patterns_do_not_take_for_ever() -> None:
     recipe = recipe_of(W4A16 | {"ignore": ["re:.*a.*b.*c.*d"]})
     choose = recipe.choice(build(Fields(SMALL, "c")))
     assert choose(Place("abc" * 66 + "xx", "matrix", 128, 128)) is not None
+
+
+def several(*groups: tuple[list[str], dict[str, Any]]) -> dict[str, Any]:
+    """A compressed-tensors section of several groups: targets and weights of each."""
+    made = {f"group_{i}": {"targets": list(to), "weights": weights} for i, (to, weights) in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": made, "ignore": ["lm_head"]}
+
+
+ATTENTION, INSIDE = [r"re:.*self_attn\..*"], [r"re:.*mlp\..*"]
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (several((ATTENTION, FLOAT8), (INSIDE, PACKED)), "compressed-tensors fp8 channel and int4 g128"),
+        (several((INSIDE, PACKED), (ATTENTION, FLOAT8)), "compressed-tensors int4 g128 and fp8 channel"),
+        (several((ATTENTION, PACKED), (INSIDE, PACKED)), "compressed-tensors int4 g128"),
+        (several((["Linear"], PACKED)), "compressed-tensors int4 g128"),
+    ],
+)
+@pytest.mark.parametrize("values", [SMALL, EXPERTS], ids=["dense", "experts"])
+def test_a_recipe_names_all_its_formats(section: dict[str, Any], name: str, values: dict[str, Any]) -> None:
+    """Expect each format once, whichever group comes first."""
+    fields = quantised(section, values)
+    assert read_recipe(fields).name == name
+    assert build(fields).recipe == name
+
+
+def test_show_says_the_share_of_each_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Expect the parameters of each format, counted from the matrices' names."""
+    values = SMALL | {"quantization_config": several((ATTENTION, FLOAT8), (INSIDE, PACKED))}
+    (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    counts = {"fp8 channel": 0, "int4 g128": 0, "bf16": 0}
+    for name, parameter in build(Fields(SMALL, "config.json")).named_parameters():
+        kind = "fp8 channel" if "self_attn" in name else "int4 g128" if ".mlp." in name else "bf16"
+        counts[kind] += parameter.numel()
+    total, ranked = sum(counts.values()), sorted(counts.items(), key=lambda each: -each[1])
+    show(str(tmp_path))
+    shown = " ".join(capsys.readouterr().out.split())
+    shares = ", ".join(f"{count / total:.1%} {kind}" for kind, count in ranked)
+    assert f"stored as compressed-tensors fp8 channel and int4 g128 ({shares} of the parameters)" in shown
+    show(str(tmp_path), as_json=True)
+    assert json.loads(capsys.readouterr().out)["weights"] == "compressed-tensors fp8 channel and int4 g128"

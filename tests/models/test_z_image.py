@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import ZImageTransformer2DModel
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -242,12 +243,15 @@ def test_it_is_no_language_model(tiny: Subject) -> None:
         load_denoiser("qwen3-4b")
 
 
-def test_weights_in_two_formats_are_refused(tmp_path: Path) -> None:
-    """No config says which one is meant."""
+def test_weights_in_two_formats_are_cast_to_that_of_most(tmp_path: Path) -> None:
+    """No config says which one is meant; without plain floats there is none."""
     theirs = ZImageTransformer2DModel(**CONFIGS["tiny"])
     theirs.x_pad_token.data = theirs.x_pad_token.data.half()
     theirs.save_pretrained(tmp_path)
-    with pytest.raises(ModelRefused, match="holds tensors in F16, F32; one of F32, F16, BF16 is wanted"):
+    assert {parameter.dtype for parameter in load_denoiser(str(tmp_path)).parameters()} == {torch.float32}
+    path = tmp_path / "diffusion_pytorch_model.safetensors"
+    save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(ModelRefused, match="holds tensors in F8_E4M3; some in F32, F16, BF16 are wanted"):
         load_denoiser(str(tmp_path))
 
 

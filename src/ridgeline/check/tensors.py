@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ridgeline.check.report import few
-from ridgeline.checkpoint.fill import Naming, check_fits, widened
+from ridgeline.checkpoint.casting import cast
+from ridgeline.checkpoint.fill import check_fits
 from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.checkpoint.header import TensorEntry
+from ridgeline.checkpoint.places import Naming
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
@@ -46,9 +48,10 @@ def _misfit(model: Model, naming: Naming, place: str, checkpoint: Checkpoint, na
     """Why a tensor does not fit its place, if it does not."""
     module, own_name = naming.places[place]
     try:
-        full = checkpoint.read(name) if module.keeps(own_name) else checkpoint.shaped(name)
+        dtype = module.dtype_of(own_name)
+        full = checkpoint.read(name) if dtype is None else checkpoint.shaped(name)
         try:
-            taken = module.take(own_name, widened(model, module, own_name, full))
+            taken = module.take(own_name, cast(full, dtype))
         except ValueError as error:
             raise ModelRefused(f"tensor {name} {error}") from None
         for path, tensor in taken.items():

@@ -65,5 +65,5 @@ def _load(
         dtype = checkpoint.dtype if checkpoint.dtype in _DTYPES else torch.float32
     built = build(source.config, Storage(dtype))
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, progress, converts=True)
+    fill(built, checkpoint, family, progress)
     return built

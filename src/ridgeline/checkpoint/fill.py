@@ -1,18 +1,19 @@
 """A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
+from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.loading import Loading
+from ridgeline.checkpoint.places import Naming
+from ridgeline.checkpoint.settling import settle_by
 from ridgeline.checkpoint.source import Source, as_source
-from ridgeline.checkpoint.ties import settle_tables, settle_tables_of
 from ridgeline.document.numbers import three
 from ridgeline.host import (
     GIB,
@@ -32,24 +33,17 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
-from ridgeline.ops.attention import ONE_SCALE, Attention
-from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.matrix import Fp8Matrix, QuantisedMatrix
-from ridgeline.ops.matrix.fp8 import SCALE_NAMES
+from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import Stored
+from ridgeline.ops.stored import Stored, other_dtype
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
 # What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
-_HEAD = "lm_head.weight"
-# As compressed-tensors and, with a projection's name, ModelOpt call the scales of a layer's keys and values; AutoFP8
-# has one for both, or those of what the projections give.
-_KV_SCALE = re.compile(r"(.*\.self_attn)\.(?:(?:[kv]_proj\.)?(k|v|kv)_scale|([kv])_proj\.output_scale)")
 
 
 def load_model(
@@ -73,7 +67,7 @@ def load_model(
     family = drawer_of(source.config) if draws else family_of(source.config)
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     if not dummy_weights:
-        settle_tables_of(source, built, family)
+        settle_by(source, built, family)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     stay_here(built)
@@ -105,7 +99,7 @@ def load_denoiser(
     checkpoint = open_checkpoint(source.folder)
     built = build_denoiser(source.config, dtype or checkpoint.dtype)
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, progress, converts=dtype is not None)
+    fill(built, checkpoint, family, progress)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
     built.fuse()
     return built
@@ -157,7 +151,7 @@ def load_weights(
             loading = _fill_measured(model, source, family or family_of(source.config), progress)
             if isinstance(model, Embedder):
                 for name, folder in model.elsewhere.items():
-                    _fill_stage(model.tensors_of(name), open_checkpoint(folder))
+                    _fill_stage(model.tensors_of(name), open_checkpoint(folder), loading.casts)
             return loading
         fill_dummy(model, device=device)
         return None
@@ -177,10 +171,10 @@ def _fill_measured(model: Model, source: Source, family: Family, progress: Progr
     except NoWeights as error:
         raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
     opened = perf_counter()
-    fill(model, checkpoint, family, progress=progress)
+    casts = fill(model, checkpoint, family, progress)
     filled, now = perf_counter(), disk_bytes()
     from_disk = None if read is None or now is None else now - read
-    return Loading(checkpoint, opened - start, filled - opened, from_disk, quantised=quantises(model))
+    return Loading(checkpoint, opened - start, filled - opened, from_disk, casts, quantised=quantises(model))
 
 
 def fill(
@@ -188,17 +182,15 @@ def fill(
     checkpoint: Checkpoint,
     family: Family,
     progress: Progress | None = None,
-    *,
-    converts: bool = False,
-) -> None:
-    """Replace every meta parameter by its mapped tensor, or, where it `converts`, by a copy in the model's dtype if
-    that is another. `progress(bytes done, bytes in all)` is called as it goes.
+) -> Casts:
+    """Replace every meta parameter by its mapped tensor, or by a copy in the model's dtype if the tensor has another.
+    `progress(bytes done, bytes in all)` is called as it goes.
 
     Of a model whose weights are quantised on the way each is read, and let go of before the next, instead of mapped:
     memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of
-    another dtype or NaN.
+    codes where floats are wanted, or NaN.
     """
-    naming = Naming(model, family, checkpoint)
+    naming, casts = Naming(model, family, checkpoint), Casts()
     places = naming.places
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
@@ -210,8 +202,7 @@ def fill(
             if place in sources:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
             module, own_name = places[place]
-            given = tensor.to(model.storage.dtype) if converts else widened(model, module, own_name, tensor)
-            _put(name, module, own_name, given)
+            _put(name, module, own_name, tensor, casts)
             sources[place] = name
         elif not naming.ignored(name):
             extra.append(name)
@@ -220,6 +211,7 @@ def fill(
     _refuse_names(checkpoint, "has tensors that the model does not", extra)
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
     model.tie()
+    return casts
 
 
 def quantises(model: Network) -> bool:
@@ -227,99 +219,19 @@ def quantises(model: Network) -> bool:
     return any(isinstance(m, QuantisedMatrix) and not m.stored.layout for m in model.modules())
 
 
-def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint) -> None:
+def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint, casts: Casts) -> None:
     """Fill a part whose tensors have a folder of their own, by their names there. Raises ModelRefused."""
     given = dict(checkpoint.tensors())
     _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
     for name, tensor in given.items():
-        _put(name, *places[name], tensor)
+        _put(name, *places[name], tensor, casts)
 
 
-class Naming:
-    """The places in a model on meta that the tensors of a checkpoint go to.
-
-    places: the module that takes each tensor, and the tensor's name there.
-    """
-
-    def __init__(self, model: Network, family: Family, checkpoint: Checkpoint) -> None:
-        with torch.device("meta"):
-            model.expand()
-        settle_tables(model, family, checkpoint)
-        self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
-        there = _own_names(family, checkpoint.entries)
-        _lay_out_experts(model, there)
-        _name_scales(model, there)
-        self.places: dict[str, tuple[Stored, str]] = model.tensors()
-
-    def place(self, name: str) -> str:
-        """Return the model's name of a tensor, with the trunk's name added if the checkpoint leaves it out; "" for a
-        second copy of a table of tokens."""
-        own = _own_name(self._family, name)
-        whole = _own_name(self._family, self._family.trunk + name)
-        found = whole if not self._knows(own) and self._knows(whole) else own
-        return found if self._tables is None else self._tables.renamed.get(found, found)
-
-    def _knows(self, own: str) -> bool:
-        return own in self.places or (self._tables is not None and own in self._tables.names)
-
-    def ignored(self, name: str) -> bool:
-        """Whether nothing reads a tensor of the checkpoint: a second copy of a table of tokens, or scales of keys and
-        values that are kept in another format than the checkpoint says."""
-        if not self.place(name):
-            return True
-        patterns = (*self._family.ignored, *self._passed_over, _KV_SCALE.pattern)
-        return any(re.fullmatch(pattern, name) for pattern in patterns)
-
-
-def _own_name(family: Family, name: str) -> str:
-    """What the model calls a checkpoint's tensor; scales of keys and values are those of attention."""
-    if (scale := _KV_SCALE.fullmatch(name)) is not None:
-        name = f"{scale[1]}.attend.{scale[2] or scale[3]}_scale"
-    return family.own_name(name)
-
-
-def _own_names(family: Family, names: Iterable[str]) -> Set[str]:
-    """What the model may call a checkpoint's tensors, with the trunk's name and without."""
-    places = [_own_name(family, name) for name in names]
-    return {*places, *(family.trunk + place for place in places)}
-
-
-def _name_scales(model: Network, there: Set[str]) -> None:
-    """Scales of fp8 have one of two names; a layer's keys and values a scale each, or one."""
-    for path, module in model.named_modules():
-        if isinstance(module, Fp8Matrix):
-            named = (own for own in SCALE_NAMES if model.checkpoint_name(f"{path}.{own}") in there)
-            module.names = ("weight", next(named, SCALE_NAMES[0]))
-        elif isinstance(module, Attention) and module.k_scale is not None:
-            module.one_scale = model.checkpoint_name(f"{path}.{ONE_SCALE}") in there
-
-
-def _lay_out_experts(model: Network, there: Set[str]) -> None:
-    """Mixtures have a tensor for each matrix of each expert, or, from newer tools, one for all of a layer's; so has
-    Llama 4, turned or, where it was made to be quantised, each; gpt-oss has a layer's in two number formats."""
-    for path, op in model.ops():
-        if not isinstance(op, Experts):
-            continue
-        layout, first = (STACKED, "gate_up_proj") if op.gated else (UNGATED, "up_proj")
-        whole = model.checkpoint_name(f"{path}.{first}") in there
-        if op.layout is None and whole:
-            op.layout = layout
-        elif op.layout is TURNED and not whole:
-            op.layout = None
-        elif op.layout is INTERLEAVED and model.checkpoint_name(f"{path}.gate_up_proj_blocks") in there:
-            op.layout = MXFP4_BLOCKS
-
-
-def widened(model: Network, module: Stored, own_name: str, tensor: Tensor) -> Tensor:
-    """A tensor of a checkpoint in the dtype in which a module of a model that widens takes it."""
-    widens = tensor.dtype == model.widens and not module.keeps(own_name)
-    return tensor.to(model.storage.dtype) if widens else tensor
-
-
-def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
+def _put(name: str, module: Stored, own_name: str, full: Tensor, casts: Casts) -> None:
+    """Cast a tensor to the dtype that its module wants, and make it the module's parameters. Raises ModelRefused."""
     try:
-        parameters = module.take(own_name, full)
+        parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
     for path, tensor in parameters.items():
@@ -338,7 +250,7 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
     if tensor.dtype != wanted.dtype:
-        raise ModelRefused(f"tensor {name} is {tensor.dtype}, the config says {wanted.dtype}; correct its torch_dtype")
+        raise ModelRefused(f"tensor {name} {other_dtype(tensor.dtype, wanted.dtype)}")
 
 
 def _page_in(tensor: Tensor) -> None:

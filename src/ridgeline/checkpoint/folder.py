@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header
+from ridgeline.checkpoint.header import TensorEntry, data_offset, entry_width, read_header
 from ridgeline.host import out_of_memory, read_in_huge_pages
 from ridgeline.models.fields import ModelRefused, read_object
 from ridgeline.untrusted import PointerFile, refuse_pointer
@@ -22,12 +22,14 @@ _SECOND_COPY = re.compile(
     r"consolidated(\W.*)?\.safetensors|(diffusion_pytorch_)?model\.(fp16|bf16|fp32|non_ema)(-\d+-of-\d+)?\.safetensors"
 )
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_TORCH = _DTYPES | {
-    "F64": torch.float64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
+_FLOATS = _DTYPES | {"F64": torch.float64}
+_TORCH = _FLOATS | {
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32,
     "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _PIECE = 1 << 20
+_NUMBERS = 1 << 17
 _MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,6})-of-(?P<total>\d{1,6})\.safetensors")
 _MAX_SHARDS, _SHOWN = 10_000, 3
@@ -47,20 +49,32 @@ class Checkpoint:
         start."""
         return data_offset(file)
 
-    def same(self, first: str, second: str) -> bool:
-        """Whether two tensors are equal in dtype, shape and every byte, read piece by piece and not mapped."""
+    def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
+        """Whether two tensors are equal in shape and every byte, once floats of different dtypes are cast to `dtype`,
+        read piece by piece and not mapped."""
         one, other = self.entries[first], self.entries[second]
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
+        if one.shape != other.shape:
             return False
-        return all(a == b for a, b in zip(self.pieces(first), self.pieces(second), strict=True))
+        if one.dtype == other.dtype:
+            return all(a == b for a, b in zip(self.pieces(first), self.pieces(second), strict=True))
+        if not {one.dtype, other.dtype} <= _FLOATS.keys():
+            return False
+        numbers = (self._cast_pieces(name, dtype) for name in (first, second))
+        return all(torch.equal(a, b) for a, b in zip(*numbers, strict=True))
 
-    def pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a tensor, a MiB at a time."""
+    def _cast_pieces(self, name: str, dtype: torch.dtype) -> Iterator[Tensor]:
+        """The numbers of a tensor of plain floats in another dtype, piece by piece."""
+        kind = self.entries[name].dtype
+        for piece in self.pieces(name, _NUMBERS * entry_width(kind)):
+            yield torch.frombuffer(bytearray(piece), dtype=_FLOATS[kind]).to(dtype)
+
+    def pieces(self, name: str, size: int = _PIECE) -> Iterator[bytes]:
+        """The bytes of a tensor, `size` at a time."""
         entry = self.entries[name]
         with self.files[name].open("rb") as file:
             file.seek(self.data_offset(file) + entry.begin)
             left = entry.end - entry.begin
-            while left and (piece := file.read(min(left, _PIECE))):
+            while left and (piece := file.read(min(left, size))):
                 yield piece
                 left -= len(piece)
 
@@ -92,15 +106,18 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What all tensors are stored in, where no config says it, counters left out. Raises ModelRefused where they
-        differ."""
-        names = sorted({entry.dtype for entry in self.entries.values() if entry.dtype != "I64"})
-        if len(names) != 1 or names[0] not in _DTYPES:
+        """The dtype in which most bytes of plain floats are stored, where no config states one; fp32 for fp64. Raises
+        ModelRefused if there are no plain floats."""
+        held: dict[str, int] = {}
+        for entry in self.entries.values():
+            held[entry.dtype] = held.get(entry.dtype, 0) + entry.end - entry.begin
+        floats = [name for name in held if name in _FLOATS]
+        if not floats:
             raise ModelRefused(
-                f"{self.folder} holds tensors in {', '.join(names) or 'no format'}; one of {', '.join(_DTYPES)} "
-                "is wanted, the same for all"
+                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}; some in "
+                f"{', '.join(_DTYPES)} are wanted"
             )
-        return _DTYPES[names[0]]
+        return _DTYPES.get(max(floats, key=lambda name: held[name]), torch.float32)
 
     @property
     def nbytes(self) -> int:
@@ -163,7 +180,7 @@ def leading_dtype(folder: Path) -> str | None:
     except ModelRefused:  # whoever loads the weights says what is wrong with them
         return None
     kinds = (entries[name].dtype for name in sorted(entries))
-    return next((str(_DTYPES[kind]).removeprefix("torch.") for kind in kinds if kind in _DTYPES), None)
+    return next((str(_FLOATS[kind]).removeprefix("torch.") for kind in kinds if kind in _FLOATS), None)
 
 
 def _files(folder: Path) -> list[Path]:

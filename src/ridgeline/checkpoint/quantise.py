@@ -10,10 +10,11 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ridgeline.checkpoint.casting import cast
 from ridgeline.checkpoint.compressed_tensors import compressed, compressed_bytes, quantization_config
-from ridgeline.checkpoint.fill import Naming, Progress
+from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
-from ridgeline.checkpoint.header import entry_width
+from ridgeline.checkpoint.places import Naming
 from ridgeline.checkpoint.source import Source
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models.building import build
@@ -153,7 +154,9 @@ def _kept(
 def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], name: str) -> int:
     """Bytes of what a tensor becomes."""
     entry = checkpoint.entries[name]
-    return compressed_bytes(matrices[name], entry_width(entry.dtype)) if name in matrices else entry.end - entry.begin
+    if name in matrices:
+        return compressed_bytes(matrices[name], matrices[name].spec.dtype.itemsize)
+    return entry.end - entry.begin
 
 
 def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> Mapping[str, list[str]]:
@@ -202,7 +205,7 @@ def _write_weights(
 def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
     """What a matrix's weight becomes. Raises ModelRefused for numbers that cannot be quantised."""
     try:
-        return compressed(name.removesuffix(".weight"), matrix, full)
+        return compressed(name.removesuffix(".weight"), matrix, cast(full, matrix.spec.dtype))
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
 

@@ -28,7 +28,7 @@ _COUNT = "How many pictures or clips."
 _KEEP = "Keep the latents, which are saved before they are decoded, beside the file; else they go once it is there."
 _LATENTS = "Decode latents that were saved, and draw nothing; several, or repeated. Loads the VAE alone."
 _DEVICE = "Where it is drawn: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
-_DTYPE = "fp32 or bf16: what the denoiser runs in, by default what it is stored in."
+_DTYPE = "fp32, bf16 or auto: what the denoiser runs in, by default what it is stored in."
 _COMPILE = (
     "Have torch compile the denoiser's blocks first: it takes a minute or more, needs a C++ compiler, and changes the "
     "last bits of what is drawn."

@@ -13,11 +13,21 @@ from ridgeline.engine.placement import device_named
 from ridgeline.host import available_memory, total_memory
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
+from ridgeline.ops.formats import BF16, FP32
 from ridgeline.ops.grid import Grid
 
 AUTO, OFF = "auto", "off"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""What a denoiser may be asked to run in, by name."""
+_DTYPES = (FP32, BF16)
+
+
+def denoiser_dtype(name: str | None) -> torch.dtype | None:
+    """Return the dtype in which a denoiser is asked to run; None for what it is stored in. Raises ValueError."""
+    if name in (None, AUTO):
+        return None
+    found = next((known for known in _DTYPES if known.is_called(str(name))), None)
+    if found is None:
+        raise ValueError(f"--dtype is {name!r}; give {', '.join(known.name for known in _DTYPES)} or {AUTO}")
+    return found.dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,7 @@ class EngineFlags:
 
         source = as_source(model)
         stored = format_of(stored_dtype(source.config))
-        _check_format(
-            "--dtype", self.dtype, stored, f"{source.name} is stored in {stored.long}, and is never converted"
-        )
+        _check_format("--dtype", self.dtype, stored, f"{source.name} runs in {stored.long}, and in no other dtype")
         return EngineSettings(
             kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
             memory_share=self.memory_share,
@@ -172,10 +170,7 @@ def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
     return None if parser is None else BY_PARSER[parser]
 
 
-_SHORT = {"half": "float16", "float": "float32"}  # torch's and vLLM's other names
-
-
 def _check_format(option: str, asked: str, stored: "Format", why: str) -> None:
     """Refuse a number format that is not the model's own."""
-    if asked != "auto" and _SHORT.get(asked, asked) not in (stored.name, stored.long):
+    if asked != "auto" and not stored.is_called(asked):
         raise ValueError(f"{option} is {asked!r}; {why}: give auto")

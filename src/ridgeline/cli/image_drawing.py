@@ -13,7 +13,7 @@ import typer
 from torch import Tensor
 
 from ridgeline.cli.drawing_models import check_medium, open_drawing
-from ridgeline.cli.drawing_settings import DTYPES, DrawingSettings
+from ridgeline.cli.drawing_settings import DrawingSettings, denoiser_dtype
 from ridgeline.cli.image_files import DrawnFile, check_files, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
@@ -40,9 +40,9 @@ from ridgeline.trace.doubt import Meanwhile
 def draw(
     model: str, prompt: str | None, request: Request, settings: DrawingSettings, dtype: str | None, threads: int | None
 ) -> None:
-    """Draw a prompt's pictures or clips. request: all of it but the prompt. dtype: one of DTYPES. Raises ValueError."""
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"--dtype is {dtype!r}; give {' or '.join(DTYPES)}")
+    """Draw a prompt's pictures or clips. request: all of it but the prompt. dtype: of the denoiser, by name. Raises
+    ValueError."""
+    own = denoiser_dtype(dtype)
     if prompt is None:
         raise ValueError("give a prompt (- reads standard input), or --latents with a file of saved latents")
     check_draws(request.seed or 0, request.images)
@@ -52,10 +52,8 @@ def draw(
     source = open_drawing(model, settings.medium)
     check_medium(source, settings.medium)
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(
-            source, DTYPES.get(dtype or ""), threads=threads, progress=progress, device=settings.place
-        )
-    _draw(pipeline, model, request, settings, DTYPES.get(dtype or ""))
+        pipeline = load_pipeline(source, own, threads=threads, progress=progress, device=settings.place)
+    _draw(pipeline, model, request, settings, own)
 
 
 def _draw(

@@ -15,6 +15,7 @@ import typer
 from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.cli.terminal import say
 from ridgeline.host import check_threads
+from ridgeline.ops.formats import FORMATS
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
 from ridgeline.text.reasoning import BY_PARSER
@@ -95,7 +96,8 @@ def _setup(text: str, *names: str) -> Any:
 
 
 def _lower(name: str | None) -> str | None:
-    return None if name is None else name.lower()
+    """Return the name of a format as Ridgeline has it: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
+    return None if name is None else next((f.name for f in FORMATS if f.is_called(name.lower())), name.lower())
 
 
 def _workload(text: str) -> Any:
@@ -221,7 +223,7 @@ _PREFIX_CACHE = (
     "kernels as without, but fewer rows together: rounding, and so the text, rarely differs."
 )
 
-_DTYPE = "auto, or the format that the weights are stored in: they are never converted."
+_DTYPE = "auto, or the dtype of the model, which runs in no other: half, float16, bfloat16, float or float32."
 _RUN_KV = (
     "Keep keys and values in int8 (a scale for each head of a token) or fp8 (e4m3), in half the memory of bf16; by "
     "default as the config says. vLLM's --kv-cache-dtype."

@@ -27,7 +27,7 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.network import Network
 
 _WEIGHTED, _SECOND = ("text_encoder", "text_encoder_2", "transformer", "vae"), "transformer_2"
-_DEFAULTS = "generation_config.json"
+_DEFAULTS, _SCHEDULER = "generation_config.json", "scheduler_config.json"
 _PROCESSOR = torch.device("cpu")
 
 
@@ -54,8 +54,7 @@ def load_pipeline(
     kind = pipeline_class_of(source)
     check_parts(source, kind.parts)
     assert source.folder is not None
-    listed = source.components["scheduler"]
-    scheduler = read_scheduler(listed.folder / "scheduler_config.json", kind.timesteps, listed.kind)
+    scheduler = _scheduler(source, kind)
     boundary = _boundary(source)
     weighted = _WEIGHTED if boundary is None else (*_WEIGHTED, _SECOND)
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
@@ -166,6 +165,25 @@ def _check_fits(
             f"{source.folder}: the transformer's latents have {denoiser.channels} channels, the vae's "
             f"{autoencoder.channels}; they are of two pipelines"
         )
+
+
+def _scheduler(source: Source, kind: PipelineClass) -> Scheduler:
+    """Read the scheduler of a pipeline's folder. Raises ModelRefused for one that is not built."""
+    listed = source.components["scheduler"]
+    return read_scheduler(listed.folder / _SCHEDULER, kind.timesteps, listed.kind)
+
+
+def scheduler_refusal(source: Source, kind: PipelineClass, denoiser: Denoiser) -> str:
+    """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would not, or if the folder was
+    fetched without its scheduler, as one to plan with."""
+    listed = source.components.get("scheduler")
+    if listed is None or not (listed.folder / _SCHEDULER).is_file():
+        return ""
+    try:
+        check_predicts(denoiser, _scheduler(source, kind), str(source.folder))
+    except ModelRefused as refused:
+        return str(refused)
+    return ""
 
 
 def check_predicts(denoiser: Denoiser, scheduler: Scheduler, called: str) -> None:

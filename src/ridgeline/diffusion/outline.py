@@ -9,7 +9,7 @@ from ridgeline.checkpoint.source import Source
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size
 from ridgeline.diffusion.guidance import Convention
-from ridgeline.diffusion.loading import requests_of
+from ridgeline.diffusion.loading import requests_of, scheduler_refusal
 from ridgeline.diffusion.pipeline_class import check_configs, pipeline_class_of
 from ridgeline.diffusion.price import Parts
 from ridgeline.models import Fields, ModelRefused, autoencoder_kl
@@ -52,7 +52,8 @@ class Usual:
     """What a pipeline is usually asked for.
 
     layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
-    clip. tokens: of a text; 0 where texts are read as long as they are.
+    clip. tokens: of a text; 0 where texts are read as long as they are. refused: why the scheduler of a folder is not
+    drawn with; "" if it is.
     """
 
     readings: tuple[Reading, ...]
@@ -65,6 +66,7 @@ class Usual:
     frames: int = 1
     rate: int = 0
     tokens: int = 0
+    refused: str = ""
 
     @classmethod
     def of(cls, source: Source, parts: Parts | None = None) -> "Usual":
@@ -79,10 +81,11 @@ class Usual:
             )  # fmt: skip
         assert parts is not None
         denoiser = parts.denoisers[0]
-        kind, layout = requests_of(source, pipeline_class_of(source), denoiser, parts.autoencoder)
+        found = pipeline_class_of(source)
+        kind, layout = requests_of(source, found, denoiser, parts.autoencoder)
         return cls(
             readings, layout, layout.sizes[0], kind.steps, kind.convention, kind.guidance, kind.frames,
-            tokens=0 if _reads(denoiser, PROMPT) else NEGATIVE,
+            tokens=0 if _reads(denoiser, PROMPT) else NEGATIVE, refused=scheduler_refusal(source, found, denoiser),
         )  # fmt: skip
 
     def texts(self, passes: int) -> tuple[int, ...]:

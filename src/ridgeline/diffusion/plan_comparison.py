@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.diffusion.plan import PipelinePlan
-from ridgeline.diffusion.plan_page import answer_json, thing
+from ridgeline.diffusion.plan_page import answer_json, refusals, thing
 from ridgeline.document.numbers import gib, say_seconds, three
 from ridgeline.document.page import Column, Document, Row, Table
 from ridgeline.roofline.plan.comparison import Unpriced
@@ -22,6 +22,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
     if unable := [plan for plan in plans if plan.fit.how == "no"]:
         short = (f"{p.card.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
         notes.append(f"does not fit, by GiB a card: {', '.join(short)}")
+    notes += refusals(some)
     heads = (f"a {thing(some)}", "an hour", "$/h", f"$ a {thing(some)}")
     table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
@@ -32,7 +33,8 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
 def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
     """The cards in the order of the rankings, then those that do not hold it."""
     ranked = [plan for _, each in _rankings(plans) for plan in each]
-    return {"cards": [_offer(plan) for plan in (*ranked, *(p for p in plans if p.fit.how == "no"))]}
+    unable = (plan for plan in plans if plan.fit.how == "no")
+    return {"cards": [_offer(plan) for plan in (*ranked, *unable)], "notes": refusals(plans[0])}
 
 
 def _offer(plan: PipelinePlan) -> dict[str, Any]:

@@ -148,7 +148,13 @@ def _notes(plan: PipelinePlan) -> list[str]:
         notes.append(f"norms, gates and rotations fused (torch.compile); else {_eager(plan)} (--eager)")
     if not usual.tokens:
         notes.append(f"a prompt of {usual.texts(1)[0]} tokens; texts are read as long as they are")
-    return notes
+    return notes + refusals(plan)
+
+
+def refusals(plan: PipelinePlan) -> list[str]:
+    """A line where the scheduler of the folder that is planned is one that the commands which draw refuse."""
+    refused, command = plan.usual.refused, "video" if plan.geometry.frames > 1 else "image"
+    return [f"`ridgeline {command}` refuses the scheduler of this folder: {refused}"] if refused else []
 
 
 def _eager(plan: PipelinePlan) -> str:

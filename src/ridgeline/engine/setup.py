@@ -11,8 +11,8 @@ from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_ada
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
 from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
 from ridgeline.checkpoint.loading import Loading
+from ridgeline.checkpoint.settling import settle_by
 from ridgeline.checkpoint.source import as_source
-from ridgeline.checkpoint.ties import settle_tables_of
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
@@ -235,7 +235,7 @@ def load_engine(
     except DivisionRefused as error:  # said as a plan has it
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
     if not dummy_weights:
-        settle_tables_of(source, built, family)
+        settle_by(source, built, family)
     if settings.ranks > 1:
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
@@ -285,13 +285,13 @@ def load_engine(
     )
     unread = tuple(source.config.unread())
     config = source.config.values
-    warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights)
+    warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights, loading)
     return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config, warnings)
 
 
-def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None) -> tuple[str, ...]:
+def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: Loading | None) -> tuple[str, ...]:
     """Return lines on how a model's files, and the format to which its weights are quantised, change its responses."""
-    notes = () if model.tables is None else model.tables.notes
+    notes = (*(() if model.tables is None else model.tables.notes), *(() if loading is None else loading.casts.notes))
     costly = None if weights is None else costly_format(weights)
     return (*notes, *(line for line in (tokenizer.mended, costly) if line))
 

@@ -76,11 +76,10 @@ def build_to_run(
         recipe = quantised_recipe(weights, fields)
     elif recipe.name in family.widens:
         recipe = PLAIN
-    widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
-    own = torch.float32 if widens else stored_dtype(fields)
+    stated = stored_dtype(fields)
+    own = torch.float32 if recipe.name and stated == torch.float16 else stated
     recipe = replace(recipe, kv=kv_format_to_run(kv, fields, stated_kv, own))
-    model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
-    model.widens = widens
+    model = build(fields, own, shard=shard, recipe=recipe, family=family)
     if not model.weights_run:
         raise fields.refuse(
             f"weights stored as {recipe.name} are priced (ridgeline plan, show, trace --priced) and do not run yet; "

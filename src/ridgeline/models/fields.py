@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ridgeline import untrusted
-from ridgeline.ops.formats import format_named
+from ridgeline.ops.formats import stated_format
 from ridgeline.untrusted import ModelRefused as ModelRefused
 
 # Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
@@ -282,10 +282,9 @@ class Fields:
         return None
 
     def _dtype_called(self, name: str, stated: object) -> torch.dtype:
-        """Return the number format of a dtype as JSON spells it: `bfloat16`, or `torch.bfloat16` in configs written by
-        hand."""
+        """Return the number format of a dtype as JSON spells it."""
         try:
-            return format_named(str(stated).removeprefix("torch.")).dtype
+            return stated_format(str(stated)).dtype
         except ValueError as error:
             raise self.refuse(f"{name}: {error}") from None
 

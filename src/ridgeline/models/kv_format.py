@@ -20,7 +20,7 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
             )
         return stated
     own, priced_too = format_of(dtype), [known.name for known in KV_FORMATS]
-    if kv in (own.name, own.long):
+    if own.is_called(kv):
         return None
     if kv not in running:
         priced = ", which is priced (ridgeline plan --kv) and does not run" if kv in priced_too else ""

@@ -30,9 +30,8 @@ class Network(nn.Module, ABC):
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. tables: its tables of tokens, if checkpoints may hold them in several ways.
-    passed_over: patterns of tensors that a checkpoint has beside its own. widens: a dtype of the checkpoint's numbers
-    that are widened to the model's as they are loaded. recipe: the name of what its matrices are stored in, "" for the
-    model's dtype. captures, captured_rows: as of Model.
+    passed_over: patterns of tensors that a checkpoint has beside its own. recipe: the name of what its matrices are
+    stored in, "" for the model's dtype. captures, captured_rows: as of Model.
     """
 
     storage: Storage
@@ -40,7 +39,6 @@ class Network(nn.Module, ABC):
     ties: Mapping[str, str] = {}
     tables: TokenTables | None = None
     passed_over: tuple[str, ...] = ()
-    widens: torch.dtype | None = None
     recipe: str = ""
     captures = False
     captured_rows = 0

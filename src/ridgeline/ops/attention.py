@@ -134,6 +134,10 @@ class Attention(Op):
         own = super().tensors()
         return (*(name for name in own if name not in _SCALES), ONE_SCALE) if self.one_scale else own
 
+    def dtype_of(self, name: str) -> torch.dtype | None:
+        """As Stored.dtype_of; scales of keys and values are read as they are stored."""
+        return super().dtype_of(name) if name == "sinks_H" else None
+
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
         ValueError for a scale that is not above 0."""

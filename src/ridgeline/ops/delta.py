@@ -19,7 +19,7 @@ from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import StateSpec
 from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay, through_state
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import narrowed, weight
+from ridgeline.ops.stored import weight
 from ridgeline.ops.work import AttentionSum
 
 _EPS = 1e-6  # under the root of a key's length, and of a query's
@@ -56,8 +56,8 @@ class GatedDeltaRule(Recurrence):
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's heads of a parameter, in the model's dtype."""
-        return {name: narrowed(self._shard.slice(full, 0), self.dtype)}
+        """Return this rank's heads of a parameter."""
+        return {name: self._shard.slice(full, 0)}
 
     def forward(self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: KVContext) -> Tensor:
         """q, k [rows, ...] of G x K numbers, v of G x R x V, and b and a of G x R, head by head: what a position's

@@ -10,6 +10,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from ridgeline.ops.stored import other_dtype
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -197,4 +199,4 @@ def _check(full: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
     if full.dtype != dtype:
-        raise ValueError(f"is {full.dtype}, the config says {dtype}; correct its torch_dtype")
+        raise ValueError(other_dtype(full.dtype, dtype))

@@ -143,6 +143,10 @@ class Experts(nn.ModuleList, Op):
         """As Stored.takes_all."""
         return self.layout is not None
 
+    def dtype_of(self, name: str) -> torch.dtype | None:
+        """As Stored.dtype_of: all parts of its layout are in the model's dtype, or are bytes."""
+        return self.dtype
+
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the parts of a tensor of all experts, by the path of each one's parameter. Nothing where it
         only says something together with another that has not come yet."""

@@ -12,11 +12,16 @@ if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which tak
 @dataclass(frozen=True, slots=True)
 class Format:
     """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
-    is what torch and a config call it."""
+    is what torch and a config call it, and `short` torch's and vLLM's other name for it, "" for none."""
 
     name: str
     bits: int
     long: str
+    short: str = ""
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name is one of its names; with `torch.` before it, as configs that people wrote have it, too."""
+        return name.removeprefix("torch.") in (self.name, self.long, self.short or self.name)
 
     @property
     def bytes(self) -> float:
@@ -90,10 +95,11 @@ class KVFormat:
 
 F = TypeVar("F", WeightFormat, KVFormat)
 
-FP32 = Format("fp32", 32, "float32")
-FP16 = Format("fp16", 16, "float16")
+FP32 = Format("fp32", 32, "float32", "float")
+FP16 = Format("fp16", 16, "float16", "half")
 BF16 = Format("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
+_WIDER = ("float64", "double")
 
 # fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
 # 128, 64 or 32 with a scale and a zero, which takes a byte, as it is held where they run (AWQ and GPTQ pack two into
@@ -125,11 +131,18 @@ def format_of(dtype: "torch.dtype") -> Format:
 
 
 def format_named(name: str) -> Format:
-    """The format called `name`, also by its long name (`bfloat16`). Raises ValueError with the names there are."""
+    """Return the format called `name`, by any of its names (`bf16`, `bfloat16`, `torch.bfloat16`; `half`). Raises
+    ValueError with the names there are."""
     for known in FORMATS:
-        if name in (known.name, known.long):
+        if known.is_called(name):
             return known
     raise ValueError(f"unknown number format {name!r}; use one of {', '.join(f.name for f in FORMATS)}")
+
+
+def stated_format(name: str) -> Format:
+    """Return the format in which a model runs whose config states the dtype `name`: as `format_named`, and fp32 for
+    fp64, in which no op computes. Raises ValueError."""
+    return FP32 if name.removeprefix("torch.") in _WIDER else format_named(name)
 
 
 def weight_format_named(name: str) -> WeightFormat:

@@ -14,7 +14,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import narrowed, weight
+from ridgeline.ops.stored import weight
 
 
 class SigmoidGate(Elementwise):
@@ -42,10 +42,6 @@ class GatedRMSNorm(RMSNorm):
         x_THW, gate_THW = (x.reshape(len(x), self.per_token, self.width) for x in (x_TX, gate_TX))
         gated_THW = self.normalise(x_THW) * functional.silu(gate_THW.float())
         return gated_THW.to(x_TX.dtype).flatten(1)
-
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return a parameter in the model's dtype."""
-        return {name: narrowed(full, self.weight.dtype)}
 
     @property
     def runs_natively(self) -> bool:
@@ -76,4 +72,4 @@ class GroupedRMSNorm(GatedRMSNorm):
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take."""
-        return super().take(name, self.shard.slice(full, 0))
+        return {name: self.shard.slice(full, 0)}

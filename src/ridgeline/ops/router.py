@@ -3,8 +3,8 @@
 Shapes: T rows of a step, I inputs, E experts, K experts a token, G groups of experts.
 """
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.kernels import native
 from ridgeline.ops.kernels.experts import Picking, route
 from ridgeline.ops.linear import Linear, product_kernel
-from ridgeline.ops.matrix import AdaptedMatrix, MatrixSpec
+from ridgeline.ops.matrix import AdaptedMatrix, MatrixSpec, PlainMatrix
 from ridgeline.ops.stored import Share, weight
 
 _NEVER_ZERO = 1e-20  # what DeepSeek-V3 adds to the sum that weights are divided by
@@ -93,7 +93,7 @@ class Router(Linear):
     def __init__(self, spec: MatrixSpec, rule: RoutingRule) -> None:
         super().__init__(spec, exempt=True)
         assert rule.active <= spec.outputs, "no more picks than experts"
-        self.rule = rule
+        self.rule, self.dtype = rule, spec.dtype
         self.e_score_correction_bias = weight(spec.outputs, dtype=torch.float32) if rule.corrected else None
 
     def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -105,7 +105,8 @@ class Router(Linear):
         kernels = None if self.rule.by_logits else native(x_TI)
         if kernels and self.matrix.alone and (operands := self.matrix.operands):
             logits = torch.float32 if self.rule.wide else x_TI.dtype
-            return route(kernels, x_TI, operands, logits, self.rule.picking, self.e_score_correction_bias)
+            rows_TI = x_TI.to(self.matrix.spec.dtype)
+            return route(kernels, rows_TI, operands, logits, self.rule.picking, self.e_score_correction_bias)
         return self.rule.route(self.logits(x_TI), self.e_score_correction_bias)
 
     def logits(self, x_TI: Tensor) -> Tensor:
@@ -118,14 +119,19 @@ class Router(Linear):
         )
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
+    def widen(self) -> None:
+        """Hold the matrix in fp32, in which its logits are computed, because the checkpoint stores it so."""
+        assert self.rule.wide, "other routers compute in the model's dtype"
+        if self.matrix.spec.dtype == torch.float32:
+            return
+        with torch.device("meta"):
+            self.matrix = PlainMatrix(replace(self.matrix.spec, dtype=torch.float32))
+        self.matrix.unnamed = True
+
     @property
     def runs_natively(self) -> bool:
         """As Op.runs_natively: our kernels pick by scores."""
         return super().runs_natively and not self.rule.by_logits
-
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take; a correction is kept in fp32, whatever a release stores."""
-        return {name: full.float()}
 
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares."""
@@ -136,7 +142,7 @@ class Router(Linear):
         """As Linear.cost_of, with the correction read; what leaves is a weight and an id a pick."""
         product, own = super().cost_of(rows), self.e_score_correction_bias
         correction = 0 if own is None else own.nbytes
-        moved = rows * (self.matrix.inputs * self.matrix.spec.dtype.itemsize + self.rule.active * (4 + 8))
+        moved = rows * (self.matrix.inputs * self.dtype.itemsize + self.rule.active * (4 + 8))
         return structs.replace(product, weight_bytes=product.weight_bytes + correction, activation_bytes=moved)
 
     def kernel(self, rows: int) -> str:

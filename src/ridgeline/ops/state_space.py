@@ -18,7 +18,7 @@ from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import StateSpec
 from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay, through_state
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import narrowed, weight
+from ridgeline.ops.stored import weight
 from ridgeline.ops.work import AttentionSum
 
 
@@ -57,8 +57,8 @@ class StateSpace(Recurrence):
         self.D = weight(sizes.heads, dtype=dtype)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's heads of a parameter, in the model's dtype."""
-        return {name: narrowed(self._shard.slice(full, 0), self.dtype)}
+        """Return this rank's heads of a parameter."""
+        return {name: self._shard.slice(full, 0)}
 
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: KVContext) -> Tensor:
         """x [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->

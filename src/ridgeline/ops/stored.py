@@ -42,9 +42,10 @@ class Stored(nn.Module):
         another form."""
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
-    def keeps(self, name: str) -> bool:
-        """Whether a tensor of the checkpoint is taken in the dtype that it has there, whatever the model's is."""
-        return False
+    def dtype_of(self, name: str) -> torch.dtype | None:
+        """Return the dtype to which a checkpoint's floats are cast before they are taken as the tensor `name`: that of
+        the parameter of this name. None for a tensor that is taken as it is stored, and whose numbers `take` reads."""
+        return self.get_parameter(name).dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """What this rank keeps of the checkpoint's tensor `name`, by parameter (by its path, of a module within).
@@ -71,15 +72,12 @@ class Stored(nn.Module):
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
 
 
+def other_dtype(held: torch.dtype, wanted: torch.dtype) -> str:
+    """Return the end of an error about a tensor of codes or integers where the config wants plain floats, or the
+    reverse. Floats of another dtype are cast before."""
+    return f"is {held}, the config wants {wanted}; give the config.json of this checkpoint, with its quantisation"
+
+
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
     """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""
     return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
-
-
-def narrowed(full: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor of few numbers in the model's dtype if a checkpoint holds it in fp32, and as it is otherwise.
-
-    Qwen3.5 stores the decays and the norms of its recurrent layers in fp32 next to matrices in bf16. transformers reads
-    them in the model's dtype.
-    """
-    return full.to(dtype) if full.dtype == torch.float32 else full

@@ -50,9 +50,15 @@ def read(section: Fields) -> Recipe:
         by_name = next((group.stored for group in groups if place.is_named(group.named)), None)
         return by_name or next((group.stored for group in groups if place.kind in group.kinds), None)
 
-    first = groups[0].stored
-    name = first.name.replace("int8", "w8a8") if first.kind == "w8a8" else first.name
-    return Recipe(f"compressed-tensors {name}", first.bits, lambda _: choose, _kv(section), passed_over=INPUT_SCALES)
+    formats = list(dict.fromkeys(group.stored for group in groups))
+    name = " and ".join(dict.fromkeys(map(_called, formats)))
+    narrowest = min(stored.bits for stored in formats)
+    return Recipe(f"compressed-tensors {name}", narrowest, lambda _: choose, _kv(section), passed_over=INPUT_SCALES)
+
+
+def _called(stored: WeightFormat) -> str:
+    """The name of a format for people: int8 whose rows are narrowed too is w8a8."""
+    return stored.name.replace("int8", "w8a8") if stored.kind == "w8a8" else stored.name
 
 
 def _group(group: Fields, layout: str) -> _Group | None:

@@ -15,10 +15,10 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
             f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
             "or give the unquantised checkpoint"
         )
-    plain = {name: known for known in FORMATS for name in (known.name, known.long)}
-    if weights in plain and plain[weights].dtype == fields.dtype:
+    plain = next((known for known in FORMATS if known.is_called(weights)), None)
+    if plain is not None and plain.dtype == fields.dtype:
         return stated
-    if weights in plain:
+    if plain is not None:
         raise ValueError(
             f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
             f"to another full format; leave it out, or give one of {', '.join(running_names())}"

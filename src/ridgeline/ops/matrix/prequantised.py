@@ -74,9 +74,9 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         """As Stored.tensors."""
         return (*self.names, "bias") if self.spec.bias else self.names
 
-    def keeps(self, name: str) -> bool:
-        """As Stored.keeps."""
-        return name != "bias"
+    def dtype_of(self, name: str) -> torch.dtype | None:
+        """As Stored.dtype_of: codes and scales have dtypes of their own."""
+        return super().dtype_of(name) if name == "bias" else None
 
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares: of what the checkpoint has."""

@@ -15,7 +15,7 @@ from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, k
 from ridgeline.ops.matrix.interleaved import LANES, codes_side_by_side, in_rows, scales_side_by_side
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import bytes_of, integers
-from ridgeline.ops.stored import Share, weight
+from ridgeline.ops.stored import Share, other_dtype, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
 """The code that stands for zero where a format has no zeros."""
@@ -193,13 +193,17 @@ class QuantisedMatrix(Matrix):
             return y_TO if self.own_bias is None else y_TO + self.own_bias
         return functional.linear(x_TI, dense().to(x_TI.dtype), self.own_bias)
 
+    def dtype_of(self, name: str) -> torch.dtype | None:
+        """As Stored.dtype_of: a plain weight is quantised from the model's dtype."""
+        return self.spec.dtype
+
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: a plain weight is quantised."""
         own = self.own(name, full)
         if name == "bias":
             return {name: own}
         if full.dtype != self.spec.dtype:
-            raise ValueError(f"is {full.dtype}, the config says {self.spec.dtype}; correct its torch_dtype")
+            raise ValueError(other_dtype(full.dtype, self.spec.dtype))
         assert self.stored.block[0] == 1, "a plain weight is quantised with scales for each output"
         rows_OI = own.t() if self.spec.transposed else own
         if rows_OI.shape != (self.outputs, self.inputs):
