@@ -28,24 +28,29 @@ OFFERED = [
 
 @dataclass(frozen=True)
 class Form:
-    """Whether arguments are text, the content beside calls without text, and whether calls stand apart from text."""
+    """Whether arguments are text, the content beside calls without text, and whether calls stand apart from text.
+
+    joined: whether the texts of one turn are a single text, where the last of them is.
+    """
 
     as_text: bool
     content: Any
     apart: bool = False
+    joined: bool = False
 
     def written(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Give the messages in this form."""
-        for message in messages:
+        for message in _one_text_a_turn(messages) if self.joined else messages:
             if not message.get("tool_calls"):
                 yield message
                 continue
             kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls")}
             calls = [self._call(call) for call in message["tool_calls"]]
             text = message.get("content")
-            if text and self.apart:
+            is_apart = self.apart or self.joined
+            if text and is_apart:
                 yield {**kept, "content": text}
-            content = text if text and not self.apart else self.content
+            content = text if text and not is_apart else self.content
             yield {**kept, **({} if content is ABSENT else {"content": content}), "tool_calls": calls}
 
     def _call(self, call: Message) -> Message:
@@ -71,9 +76,32 @@ def call_forms(source: str) -> tuple[Form, ...]:
     for as_text, content in itertools.product((False, True), ("", None, ABSENT)):
         form = Form(as_text, content)
         if _writes_once(source, form):
-            together, apart = (_keeps_text(source, Form(as_text, content, way)) for way in (False, True))
-            found.append(Form(as_text, content, apart and not together))
+            ways = (form, Form(as_text, content, True), Form(as_text, content, joined=True))
+            found.append(next((way for way in ways if _keeps_text(source, way)), form))
     return tuple(form for form in found if form.as_text == found[0].as_text)
+
+
+def _one_text_a_turn(messages: Sequence[Message]) -> list[Message]:
+    """Give the messages with all the assistant's texts since the user spoke where the last of them is."""
+    written: list[Message] = []
+    for message in reversed(messages):
+        text = message.get("content")
+        if message["role"] == "assistant" and text:
+            later = next(
+                (
+                    m
+                    for m in itertools.takewhile(lambda m: m["role"] != "user", reversed(written))
+                    if m["role"] == "assistant" and m.get("content")
+                ),
+                None,
+            )
+            if later is not None:
+                later["content"] = f"{text}\n\n{later['content']}"
+                if message.get("tool_calls"):
+                    written.append({**message, "content": None})
+                continue
+        written.append(dict(message))
+    return written[::-1]
 
 
 def _calling(text: str | None) -> Message:

@@ -113,7 +113,8 @@ def conversations(
     yield [ask, answer, ask]
     yield [{"role": "system", "content": said}, ask, answer, ask, answer]
     yield [ask, {**answer, "content": f"<think>\n{user}\n</think>\n\n{said}"}, ask]
-    yield [ask, {**answer, "reasoning_content": user}, ask, {**answer, "reasoning_content": user}]
+    reasoned = {**answer, "reasoning_content": user, "reasoning": user}  # Solar Open reads the second name
+    yield [ask, reasoned, ask, reasoned]
     forms = itertools.product((call, spelled), (None, "", said)) if every_form else ((call, None), (spelled, said))
     for made, content in forms:
         yield [ask, {"role": "assistant", "content": content, "tool_calls": [made]}, result, answer, ask]

@@ -1,6 +1,7 @@
 """What the probe finds in templates of releases and in small ones: transformers' renderer is the reference."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ ASK = {"role": "user", "content": "How high is it?"}
 SAID = {"role": "assistant", "content": "Low."}
 ARGUMENTS = {"harbour": "Brest", "days": 3}
 TOOLS = call_forms.OFFERED
+LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+END = "{% endfor %}{% endfor %}"
+ONE = "<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
 FORMATS = {
     **dict.fromkeys(
         (
@@ -82,7 +86,9 @@ def test_the_form_of_calls_is_one_in_which_transformers_writes_them_once(release
     if found is None:
         return
     content = call_forms.ABSENT if found.content == NO_CONTENT else found.content
-    assert call_forms.Form(found.arguments_as_text, content, not found.beside_text) in forms
+    place = found.preambles.over[0]
+    is_apart = place in ("before", "before_reasoning")
+    assert call_forms.Form(found.arguments_as_text, content, is_apart, place == "once_a_turn") in forms
 
 
 def test_a_format_is_found_only_where_its_parser_reads_the_template_s_calls(
@@ -118,6 +124,137 @@ def test_the_tool_loop_of_openai_leaves_nothing_out(released: tuple[str, ChatTem
         assert prompt.count("Brest") == len(names)
         assert '\\"' not in prompt.partition(ASK["content"])[2]
         assert "None" not in prompt.partition(ASK["content"])[2]
+
+
+def preambles(*numbers: int, thought: bool) -> list[Message]:
+    """Steps of a tool loop: text, reasoning and a call in one message, and its result."""
+    steps = []
+    for number in numbers:
+        reasoning = {"reasoning_content": f"probe_thought_{number}"} if thought else {}
+        step = calling(call(f"tide_{number}", number), content=f"probe_preamble_{number}")
+        steps += [{**step, **reasoning}, result(f"probe_result_{number}", number)]
+    return steps
+
+
+@pytest.mark.parametrize("thought", [False, True])
+@pytest.mark.parametrize("steps", ["one", "two", "over", "over without an end", "over and two", "after a system"])
+def test_text_next_to_calls_is_kept(released: tuple[str, ChatTemplate], steps: str, thought: bool) -> None:
+    """OpenAI's loop sends back what it got. All texts stay, and reasoning that the template keeps without text too."""
+    _, template = released
+    messages = {
+        "one": [ASK, *preambles(0, thought=thought)],
+        "two": [ASK, *preambles(0, 1, thought=thought)],
+        "over": [ASK, *preambles(0, thought=thought), SAID, ASK],
+        "over without an end": [ASK, *preambles(0, thought=thought), ASK],
+        "over and two": [ASK, *preambles(0, thought=thought), SAID, ASK, *preambles(1, 2, thought=thought)],
+        "after a system": [{"role": "system", "content": "probe_rule"}, ASK, *preambles(0, thought=thought)],
+    }[steps]
+    if template.probe.calls.form is None:
+        with pytest.raises(ValueError, match=r"messages\[\d\]|chat template: line"):
+            text_of(template, messages)
+        return
+    try:
+        without = text_of(
+            template, [{**each, "content": None} if each.get("tool_calls") else each for each in messages]
+        )
+    except ValueError:  # a call and then the user; Mistral's templates want a text between two of the user's
+        assert steps == "over without an end"
+        without = ""
+    prompt = text_of(template, messages)
+    for message in messages:
+        if message.get("tool_calls"):
+            assert prompt.count(message["content"]) == 1
+            assert prompt.count(message["tool_calls"][0]["function"]["name"]) >= 1
+        thought_text = message.get("reasoning_content", "probe_thought_none")
+        assert prompt.count(thought_text) == without.count(thought_text)
+
+
+def test_gpt_oss_gets_reasoning_in_its_channel_and_text_in_another(data_dir: Path) -> None:
+    """Its template fails on content, reasoning and calls together, and puts text next to a call into the analysis."""
+    template = template_of(source_of(data_dir, "openai-gpt-oss-120b"))
+    channel = "<|start|>assistant<|channel|>{}<|message|>{}<|end|>".format
+    call_text = (
+        '<|start|>assistant to=functions.tide_{}<|channel|>commentary json<|message|>{{"harbour": "Brest", "days": 3}}'
+    )
+    one = text_of(template, [ASK, *preambles(0, thought=True)])
+    shown, thought = channel("final", "probe_preamble_0"), channel("analysis", "probe_thought_0")
+    assert shown + thought + call_text.format(0) in one
+    # A text on a channel of its own ends the turn for the template, which then drops the reasoning before it.
+    two = text_of(template, [ASK, *preambles(0, 1, thought=True)])
+    for number in (0, 1):
+        joined = channel("analysis", f"probe_thought_{number}\n\nprobe_preamble_{number}")
+        assert joined + call_text.format(number) in two
+
+
+def test_mistral_s_list_format_keeps_text_before_a_call_or_with_the_turn_s_last_text(data_dir: Path) -> None:
+    """Its template leaves out text in a message with calls, and refuses a second text of the assistant in a turn."""
+    template = template_of(source_of(data_dir, "mistralai-Mistral-Nemo-Instruct-2407"))
+    running = text_of(template, [ASK, *preambles(0, thought=False)])
+    assert re.search(r"probe_preamble_0.{0,20}\[TOOL_CALLS\]\[\{\"name\": \"tide_0\"", running)
+    over = text_of(template, [ASK, *preambles(0, thought=False), SAID, ASK])
+    assert f"[/TOOL_RESULTS]probe_preamble_0\n\n{SAID['content']}" in over
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_reasoning_reaches_a_template_under_whichever_name_it_reads(name: str) -> None:
+    """Solar Open reads `reasoning`, Qwen 3 `reasoning_content`, gpt-oss `thinking`."""
+    source = "{% for m in messages %}{{ m." + name + " }}{{ m.content }}{% endfor %}"
+    for given in ("reasoning_content", "thinking", "reasoning"):
+        assert "probe_thought" in template_of(source).encode([ASK, {**SAID, given: "probe_thought"}]).text
+
+
+def test_text_that_a_template_keeps_nowhere_is_refused_by_name() -> None:
+    source = "{% for m in messages %}{% if m.role != 'assistant' %}{{ m.content }}{% endif %}"
+    template = template_of(source + "{% for c in m.tool_calls or [] %}" + ONE + END)
+    assert "<tide>" in template.encode([ASK, calling(call("tide")), result("low")]).text
+    with pytest.raises(
+        ValueError, match=r"messages\[1\].content: .* leaves out this text next to tool calls; send null"
+    ):
+        template.encode([ASK, calling(call("tide"), content="probe_preamble"), result("low")])
+    # Reasoning in the text may be left out, as templates do with earlier turns.
+    thought = "<think>I had better look at the tables of the harbour first.</think>"
+    assert "<tide>" in template.encode([ASK, calling(call("tide"), content=thought), result("low")]).text
+
+
+HERMES = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    '\n<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "loop"),
+    [
+        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", HERMES),
+        (
+            "{% set rule = messages[0].content %}{% set messages = messages[1:] %}{{ rule }}",
+            HERMES,
+        ),
+        ("", HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])")),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
+            HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])"),
+        ),
+        (
+            "",
+            HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])").replace(
+                "]{{ m.content", "]{{ m.name + ':' if m.role == 'tool' }}{{ m.content"
+            ),
+        ),
+    ],
+    ids=["a system first", "the first is the system", "not last", "both", "not last, named results"],
+)
+def test_calls_are_found_where_a_template_wants_more_around_them(before: str, loop: str) -> None:
+    template = template_of(before + loop + END)
+    found = template.probe.calls
+    assert found.tool_format is not None
+    assert (found.tool_format.name, found.form and found.form.several) == ("hermes", True)
+    system = {"role": "system", "content": "probe_rule"}
+    prompt = template.encode(
+        [system, ASK, calling(call("tide"), call("wind", 1)), result("low"), result("east", 1)]
+    ).text
+    assert prompt.count('<tool_call>\n{"name": "tide", "arguments": {"harbour": "Brest", "days": 3}}') == 1
+    assert prompt.count('<tool_call>\n{"name": "wind"') == 1
 
 
 SYSTEM: dict[str, list[Message]] = {
@@ -164,11 +301,6 @@ def test_a_message_of_any_role_is_written_or_refused(released: tuple[str, ChatTe
 )
 def test_developer_stays_where_the_template_has_a_branch_for_it(data_dir: Path, name: str, role: str) -> None:
     assert template_of(source_of(data_dir, name)).probe.role("developer") == role
-
-
-LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
-END = "{% endfor %}{% endfor %}"
-ONE = "<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
 
 
 @pytest.mark.parametrize(

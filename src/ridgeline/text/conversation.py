@@ -11,7 +11,9 @@ from typing import Any
 
 import markupsafe
 
-from ridgeline.text.template_probe import ABSENT, CallForm, IdKind, TemplateProbe
+from ridgeline.text.preamble import PreamblePlace, has_preamble, reasoning_of, with_preambles
+from ridgeline.text.reasoning import TAGS
+from ridgeline.text.template_probe import CallForm, IdKind, TemplateProbe
 from ridgeline.untrusted import without_collecting
 
 _LETTERS = string.ascii_letters + string.digits
@@ -19,6 +21,7 @@ _SYSTEM = ("system", "developer")
 _ASSISTANT = ("assistant", "model", "chatbot")
 _SAMPLE = 64
 """The most characters of a message that are searched for in a prompt."""
+_AFTER_REASONING = re.compile("|".join(re.escape(end) for _, end in TAGS))
 _WORD = re.compile(r"\w{3,}")
 
 
@@ -44,8 +47,8 @@ class TemplateMessage:
         return replace(self, message={**self.message, **changes})
 
 
-def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> list[TemplateMessage]:
-    """Return the messages in the form that the template takes.
+def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> Iterator[list[TemplateMessage]]:
+    """Yield the messages in the form that the template takes, with each text next to calls in the best place first.
 
     OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
     `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
@@ -54,32 +57,61 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
     turns = [_as_tool_calls(TemplateMessage(index, dict(message))) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
     if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
-        return [_without_calls(turn) for turn in turns]
+        yield [_without_calls(turn) for turn in turns]
+        return
     form = probe.calls.form or CallForm()
+    pairs = form.preambles.pairs if any(has_preamble(turn.message) for turn in turns) else form.preambles.pairs[:1]
+    for over, running in pairs:
+        yield _with_calls(turns, form, over, running)
+
+
+def _with_calls(
+    turns: Sequence[TemplateMessage], form: CallForm, over: PreamblePlace, running: PreamblePlace
+) -> list[TemplateMessage]:
+    """Return the turns with their calls in a form and their preambles in these places."""
+    placed = with_preambles([(turn.index, turn.message) for turn in turns], over, running)
+    turns = [TemplateMessage(index, dict(message)) for index, message in placed]
     if not form.several:
         turns = list(_one_call_each(turns))
     if form.named_results:
         turns = list(_with_names_in_results(turns))
     if form.ids != "any":
         turns = list(_with_ids(turns, form.ids))
-    return [each for turn in turns for each in _in_form(turn, form)]
+    return [_in_form(turn, form) for turn in turns]
 
 
 def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage | None:
     """Return the first turn that a prompt lacks, or None if it has all of them.
 
     The prompt is searched for the longest line of each text and the name of each called function. Texts of the
-    assistant are not searched for, since many templates leave earlier reasoning out.
+    assistant are not searched for, since many templates leave earlier reasoning out; `lost_preamble` does for those
+    next to calls.
     """
     at = 0
     for turn in turns:
         texts = [] if turn.message.get("role") in _ASSISTANT else _texts(turn.message.get("content"))
         for text in (*texts, *(call["function"]["name"] for call in turn.calls)):
-            line = max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
-            at = _find(prompt, line, at)
+            at = _find(prompt, _longest_line(text), at)
             if at < 0:
                 return turn
     return None
+
+
+def lost_preamble(messages: Sequence[Mapping[str, Any]], prompt: str) -> int | None:
+    """Return the index of the first message whose text next to its calls a prompt lacks, or None. Reasoning in the text
+    may be missing."""
+    for index, message in enumerate(messages):
+        for text in _texts(message.get("content")) if has_preamble(message) else ():
+            if _find(prompt, _longest_line(_AFTER_REASONING.split(text)[-1]), 0) < 0:
+                return index
+    return None
+
+
+def keeps_reasoning(messages: Sequence[Mapping[str, Any]], prompt: str) -> bool:
+    """Whether a prompt has the reasoning next to the calls of the running turn."""
+    running = takewhile(lambda message: message.get("role") != "user", reversed(messages))
+    thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
+    return all(_find(prompt, _longest_line(each), 0) >= 0 for each in thoughts if isinstance(each, str))
 
 
 def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
@@ -104,6 +136,11 @@ def _texts(content: object) -> list[str]:
         return [content]
     parts = content if isinstance(content, list) else ()
     return [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+
+
+def _longest_line(text: str) -> str:
+    """Return the longest line of a text, cut to what is searched for."""
+    return max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
 
 
 def _find(prompt: str, line: str, start: int) -> int:
@@ -215,25 +252,12 @@ def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[Templa
         yield turn.having(**changes) if changes else turn
 
 
-def _in_form(turn: TemplateMessage, form: CallForm) -> list[TemplateMessage]:
+def _in_form(turn: TemplateMessage, form: CallForm) -> TemplateMessage:
     """Return a turn with its calls and its content in the template's form."""
     if not turn.calls:
-        return [_without_calls(turn)]
+        return _without_calls(turn)
     turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
-    content = turn.message.get("content")
-    if not (content.strip() if isinstance(content, str) else content):
-        return [_with_content(turn, form.content)]
-    if form.beside_text:
-        return [turn]
-    said = {key: value for key, value in turn.message.items() if key != "tool_calls"}
-    calling = {"role": turn.message["role"], "tool_calls": turn.calls}
-    return [TemplateMessage(turn.index, said), _with_content(TemplateMessage(turn.index, calling), form.content)]
-
-
-def _with_content(turn: TemplateMessage, content: str | None) -> TemplateMessage:
-    """Return a turn that has calls and no text, with the content that the template wants there."""
-    kept = {key: value for key, value in turn.message.items() if key != "content"}
-    return TemplateMessage(turn.index, kept if content == ABSENT else {**kept, "content": content})
+    return TemplateMessage(turn.index, form.with_content(turn.message))
 
 
 def _without_calls(turn: TemplateMessage) -> TemplateMessage:

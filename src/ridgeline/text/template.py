@@ -9,8 +9,16 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 from ridgeline.text.budget import Exhausted
-from ridgeline.text.conversation import TemplateMessage, for_template, left_out, with_system_in_last_user
+from ridgeline.text.conversation import (
+    TemplateMessage,
+    for_template,
+    keeps_reasoning,
+    left_out,
+    lost_preamble,
+    with_system_in_last_user,
+)
 from ridgeline.text.declared import NAMES, read_templates
+from ridgeline.text.preamble import REASONING, has_preamble, reasoning_of
 from ridgeline.text.provenance import Written, concat
 from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.text.template_probe import TemplateProbe
@@ -26,7 +34,6 @@ MAX_DEPTH = 64
 """Deepest nesting of a message, tool or document."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,49 @@ class ChatTemplate:
             "documents": None if documents is None else [_plain(document) for document in documents],
             "add_generation_prompt": add_generation_prompt,
         }
-        written = self._whole(for_template(messages, self.probe), context)
+        written = self._best(messages, context)
         text = _text(written)
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written), add_special=add_special))
+
+    def _best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> Written:
+        """Return what the template writes of the first form of a conversation in which it keeps text next to calls.
+
+        Forms in which it keeps the reasoning next to calls too come before the others. Raises the first form's error if
+        the template keeps the text in none.
+        """
+        form = self.probe.calls.form if any(has_preamble(message) for message in messages) else None
+        has_reasoning = form is not None and form.preambles.keeps_reasoning
+        kept: list[Written] = []
+        failures: list[ValueError] = []
+        for turns in for_template(messages, self.probe):
+            try:
+                written = self._with_preambles(messages, turns, context)
+            except ValueError as error:
+                if isinstance(error.__cause__, Exhausted):
+                    raise
+                failures.append(error)
+                continue
+            if not has_reasoning or keeps_reasoning(messages, _text(written)):
+                return written
+            kept.append(written)
+        if not kept:
+            raise failures[0]
+        return kept[0]
+
+    def _with_preambles(
+        self, messages: Sequence[Mapping[str, Any]], turns: Sequence[TemplateMessage], context: Mapping[str, Any]
+    ) -> Written:
+        """Return what the template writes. Raises ValueError that names a text next to calls that it leaves out."""
+        written = self._whole(turns, context)
+        lost = lost_preamble(messages, _text(written))
+        if lost is not None:
+            raise ValueError(
+                f"messages[{lost}].content: the model's chat template leaves out this text next to tool calls; "
+                "send null"
+            )
+        return written
 
     def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
         """Return what the template writes. Raises ValueError that names a message that it leaves out."""
@@ -227,8 +272,8 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     role = plain.get("role")
     if role in ROLES:
         plain["role"] = Written.by_template(role)
-    reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
-    return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+    reasoning = reasoning_of(plain)
+    return plain if reasoning is None else {**dict.fromkeys(REASONING, reasoning), **plain, REASONING[0]: reasoning}
 
 
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:

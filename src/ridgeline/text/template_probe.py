@@ -3,18 +3,20 @@
 Templates differ in what they do with a message that OpenAI's interface allows: some fail on a null content, print it as
 "None", or leave a tool call out unless it is null; some want a call's arguments as an object and others as JSON text;
 some leave out a `developer` message, or every system message after the first. The probe renders a conversation of each
-kind and looks for its words in the result.
+kind and looks for its words in the result. Some templates want a system message first, or write a call only if its
+result follows. If a template writes no call, the probe adds these.
 """
 
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from ridgeline.text.budget import MAX_SECONDS, Exhausted
+from ridgeline.text.preamble import PLACES, REASONING, PreamblePlace, PreamblePlaces, is_blank, with_preambles
 from ridgeline.text.tools.formats import ALL_FORMATS, ToolFormat
 from ridgeline.text.tools.parser import ToolParser
 from ridgeline.untrusted import ModelRefused
@@ -37,6 +39,8 @@ _ARGUMENTS = {"probe_key": "probe_value"}
 _ASK = {"role": "user", "content": "probe_question"}
 _SAID = {"role": "assistant", "content": "probe_statement"}
 _TEXTS = ("probe_text", "probe_second_text", "probe_third_text")
+_THOUGHT = "probe_thought"
+_RULE = {"role": "system", "content": "probe_instruction"}
 _UNKNOWN_ROLE = "probe_role"
 _IDS: Mapping[str, tuple[str, str]] = {
     "any": ("1", "call_1123456789abcdef01234567"),
@@ -75,19 +79,25 @@ class CallForm:
     """Whether a result has to repeat the name of its function."""
     several: bool = True
     """Whether all calls of a message are written, rather than the first or none."""
-    beside_text: bool = True
-    """Whether text and calls of one message stay together. Apart they are two messages, each of which is written."""
+    preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
+    """The places in which the template keeps the text of a message that has calls too."""
 
     def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
         """Return an assistant message of the probe that calls these functions. ids: of the calls, if not the usual."""
         calls = [self._call(*pair) for pair in zip(names, ids or _IDS[self.ids], strict=False)]
-        kept = {} if self.content == ABSENT else {"content": self.content}
-        return {"role": "assistant", **kept, "tool_calls": calls}
+        return self.with_content({"role": "assistant", "tool_calls": calls})
 
-    def result(self) -> Message:
-        """Return the result of the probe's first call."""
-        named = {"name": _NAMES[0]} if self.named_results else {}
-        return {"role": "tool", **named, "tool_call_id": _IDS[self.ids][0], "content": _TEXTS[0]}
+    def with_content(self, message: Message) -> dict[str, Any]:
+        """Return a message with the content that the template wants next to calls, if it has calls and no text."""
+        if not message.get("tool_calls") or not is_blank(message.get("content")):
+            return dict(message)
+        kept = {key: value for key, value in message.items() if key != "content"}
+        return kept if self.content == ABSENT else {**kept, "content": self.content}
+
+    def result(self, number: int = 0, identity: str | None = None) -> Message:
+        """Return the result of one of the probe's calls. identity: the id of the call, if not the usual."""
+        named = {"name": _NAMES[number]} if self.named_results else {}
+        return {"role": "tool", **named, "tool_call_id": identity or _IDS[self.ids][number], "content": _TEXTS[0]}
 
     def _call(self, name: str, identity: str) -> Message:
         arguments = json.dumps(_ARGUMENTS) if self.arguments_as_text else _ARGUMENTS
@@ -104,6 +114,8 @@ class TemplateProbe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._roles: dict[str, str | None] = {}
+        self._before: tuple[Message, ...] = ()  # what a conversation with calls begins with
+        self._has_results = False  # whether the results follow where calls are looked for
         self._spent = 0.0  # seconds of processor time; all renderings together get what one prompt may take
 
     # -- roles --------------------------------------------------------------------------------------------------------
@@ -142,31 +154,46 @@ class TemplateProbe:
     @cached_property
     def calls(self) -> "ProbedCalls":
         """The form and the format in which the template writes tool calls."""
+        for self._before, self._has_results in itertools.product(((), (_RULE,)), (False, True)):
+            form = self._find_form()
+            if form is not None:
+                form = self._completed(form)
+                return ProbedCalls(form, self._find_format(form))
+        return ProbedCalls(None, None)
+
+    def _find_form(self) -> CallForm | None:
+        """Return the form in which the template writes a call and goes on to its result, or at least writes a call."""
         contents: tuple[str | None, ...] = ("", None, ABSENT)  # "" first: templates that join it to other text take it
+        results = (False, True) if self._has_results else (False,)
         forms = (
-            CallForm(content, as_text, ids)
-            for ids, as_text, content in itertools.product(_KINDS, (False, True), contents)
+            CallForm(content, as_text, ids, named)
+            for named, ids, as_text, content in itertools.product(results, _KINDS, (False, True), contents)
         )
         written = [form for form in forms if self._writes_call(form)]
-        form = next((form for form in written if self._takes_result(form)), next(iter(written), None))
-        if form is None:
-            return ProbedCalls(None, None)
-        form = self._completed(form)
-        return ProbedCalls(form, self._find_format(form))
+        return next((form for form in written if self._takes_result(form)), next(iter(written), None))
 
     def _writes_call(self, form: CallForm) -> bool:
         """Whether a call in this form is written once, whichever of the ids it has."""
-        texts = [self._call_text([_ASK, form.message(_NAMES[:1], [each])]) for each in _IDS[form.ids]]
+        texts = [self._calling_text(form, 1, each) for each in _IDS[form.ids]]
         if form.ids == "function":  # each id contains the name of one function
             texts = texts[:1]
         return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
+
+    def _calling_text(self, form: CallForm, count: int, identity: str | None = None) -> str | None:
+        """Return the prompt of a message with so many calls, up to the text of a result that follows."""
+        ids = None if identity is None else [identity]
+        results = [form.result(number, identity) for number in range(count)] if self._has_results else []
+        text = self._call_text([_ASK, form.message(_NAMES[:count], ids), *results])
+        return None if text is None else text.partition(_TEXTS[0])[0]
 
     def _is_once(self, text: str, names: Sequence[str]) -> bool:
         """Whether a text has each call exactly once, with arguments that are quoted once and no null in words."""
         (key, value), *_ = _ARGUMENTS.items()
         call = _after(text, self._asked)
         misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
-        written = all(call.count(name) == 1 for name in names) and call.count(key) == call.count(value) == len(names)
+        most = 2 if self._has_results else 1  # the head of a result may have the name too
+        named = all(1 <= call.count(name) <= most for name in names)
+        written = named and call.count(key) == call.count(value) == len(names)
         return written and not self._prints_null(text) and not any(each in text for each in misread)
 
     def _prints_null(self, text: str) -> bool:
@@ -175,27 +202,39 @@ class TemplateProbe:
 
     def _completed(self, form: CallForm) -> CallForm:
         """Return the form with its remaining fields, which are found by rendering calls in it."""
-        several = self._call_text([_ASK, form.message(_NAMES)])
-        call, said = form.message(_NAMES[:1]), {"role": "assistant", "content": _TEXTS[1]}
-        rest = [form.result(), _SAID, _ASK]  # some refuse two messages of the assistant only when the user speaks again
-        together = self._call_text([_ASK, {**call, **said}, *rest])
-        apart = self._call_text([_ASK, said, call, *rest])
-        return replace(
-            form,
-            named_results=not self._takes_result(form, named=False),
-            several=several is not None and self._is_once(several, _NAMES),
-            beside_text=self._is_call_beside_text(together) or not self._is_call_beside_text(apart),
-        )
+        form = replace(form, named_results=not self._takes_result(form, named=False))
+        several = self._calling_text(form, 2)
+        form = replace(form, several=several is not None and self._is_once(several, _NAMES))
+        over, _ = self._preamble_places(form, [_SAID, _ASK])
+        running, keeps_reasoning = self._preamble_places(form, [])
+        # The same place for both where there is one: a prompt then goes on from the one before it.
+        over = (*(place for place in running if place in over), *(place for place in over if place not in running))
+        return replace(form, preambles=PreamblePlaces(over, running, keeps_reasoning))
 
-    def _is_call_beside_text(self, text: str | None) -> bool:
-        return text is not None and _includes(text, (_TEXTS[1], _NAMES[0], *_ARGUMENTS))
+    def _preamble_places(self, form: CallForm, rest: Sequence[Message]) -> tuple[tuple[PreamblePlace, ...], bool]:
+        """Return the places in which a preamble is kept, and whether reasoning is kept with it.
 
-    @cached_property
+        rest: the conversation after the result of the call. Places that keep the reasoning too are the only ones if
+        there are any. If none keeps the preamble, it stays beside the call.
+        """
+        said = {**form.message(_NAMES[:1]), "content": _TEXTS[1], REASONING[0]: _THOUGHT}
+        words = (_NAMES[0], *_ARGUMENTS)
+        found: dict[PreamblePlace, bool] = {}
+        for place in PLACES:
+            turns = with_preambles(enumerate([_ASK, said, form.result(), *rest]), place, place)
+            text = self._call_text([form.with_content(message) for _, message in turns], opens=True)
+            if text is not None and text.count(_TEXTS[1]) == 1 and _includes(text, words):
+                found[place] = _THOUGHT in text
+        keeps_reasoning = any(found.values())
+        kept = tuple(place for place, has_reasoning in found.items() if has_reasoning or not keeps_reasoning)
+        return kept or ("beside",), keeps_reasoning
+
+    @property
     def _said(self) -> str:
         """The conversation with text in place of the call."""
         return self._call_text([_ASK, _SAID]) or ""
 
-    @cached_property
+    @property
     def _asked(self) -> str:
         """The conversation before the call, as far as it is the same with and without the opening of a response."""
         return self._call_text([_ASK]) or ""
@@ -215,7 +254,7 @@ class TemplateProbe:
         """Return the format whose parser reads the template's own calls back, or None if no parser does."""
         opened = self._call_text([_ASK], opens=True) or ""
         counts = (1, 2) if form.several else (1,)
-        texts = {count: self._call_text([_ASK, form.message(_NAMES[:count])]) or "" for count in counts}
+        texts = {count: self._calling_text(form, count) or "" for count in counts}
         able = [
             each
             for each in ALL_FORMATS
@@ -233,6 +272,7 @@ class TemplateProbe:
 
     def _call_text(self, messages: Sequence[Message], *, opens: bool = False) -> str | None:
         """Return the prompt with tools, or without them if the template fails on tools."""
+        messages = [*self._before, *messages]
         text = self._text(messages, _TOOLS, opens)
         return self._text(messages, None, opens) if text is None else text
 
