@@ -46,8 +46,8 @@ class Casts:
 
 
 def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
-    """Raise ModelRefused if a cast made infinities of numbers."""
-    if not torch.isfinite(made).all() and torch.isfinite(tensor).all():
+    """Raise ModelRefused if a cast made infinities of finite numbers."""
+    if not torch.isfinite(made).all() and (torch.isfinite(tensor) & made.isinf()).any():
         raise ModelRefused(
             f"tensor {name} is stored in {_called(tensor.dtype)} and has numbers beyond the range of "
             f"{_called(made.dtype)}, the dtype of the model; set dtype to bfloat16 in its config.json"
