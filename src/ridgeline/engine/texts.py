@@ -38,7 +38,7 @@ class Texts:
     reasoning: tuple[str, ...] | None = None
     start: tuple[int, ...] = ()
     embedding: Embedding | None = None
-    served: SamplingParams | None = None
+    server_defaults: SamplingParams | None = None
     """The server's sampling for a request that states none; None for `defaults`. If the file has no `do_sample`, this
     is the file's temperature or 1, as in vLLM and OpenAI, while `defaults` is greedy, as in transformers."""
 
@@ -110,9 +110,9 @@ def load_texts(
     _check(templates, chat_template or str(source.folder))
     try:
         defaults = SamplingParams.from_generation_config(source.generation)
-        served = defaults
+        server_defaults = defaults
         if source.generation.get("do_sample") is None:
-            served = SamplingParams.from_generation_config({**source.generation, "do_sample": True})
+            server_defaults = SamplingParams.from_generation_config({**source.generation, "do_sample": True})
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
@@ -125,7 +125,7 @@ def load_texts(
         reasoning,
         _start(source),
         embedding,
-        served,
+        server_defaults,
     )
 
 
