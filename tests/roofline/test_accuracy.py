@@ -88,7 +88,7 @@ def test_why_trust_states_what_the_pages_do(page: str) -> None:
     assert pictures is not None
     assert f"the {pictures[1]} images and videos ({pictures[2]} %)" in trust
     others = lines(page[page.index("\n## Other rows\n") : page.index("\n## Maximum throughput")])
-    decode, prefill = (next(row for name, row in others.items() if name.startswith(what)) for what in ("decode:", "pref"))
+    decode, prefill = (next(others[name] for name in others if name.startswith(each)) for each in ("decode:", "pref"))
     assert f"A further {int(decode[0]) + int(prefill[0])} published rows" in trust
     assert f"decode is off by {decode[2][:-1]} % there, and prefill by {prefill[2][:-1]} %." in trust
     local = (BENCHMARKS / "local_accuracy.md").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ def page(name: str) -> str:
 def test_the_client_lines_do_what_they_say(server: Running) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page("docs/serving.md"), re.DOTALL)
     assert HERE in code
-    said = io.StringIO()
+    said, names = io.StringIO(), dict[str, Any]()
     with contextlib.redirect_stdout(said):
-        exec(compile(code.replace(HERE, server.url), "docs/serving.md", "exec"), names := {})
+        exec(compile(code.replace(HERE, server.url), "docs/serving.md", "exec"), names)
     story, form, call = re.fullmatch(r"(.*)(\{.*?\})\n(Function.*)\n", said.getvalue(), re.DOTALL).groups()  # type: ignore[union-attr]
     assert len(story) > 40
     for pet in (json.loads(form), json.loads(names["answer"].choices[0].message.tool_calls[0].function.arguments)):
