@@ -55,7 +55,7 @@ sanitize: $(VENV)/.dev
 # From the beginning: pictures are those of today's code, and no page is left of a chapter that is gone.
 guide: $(VENV)/.docs
 	@rm -rf guide build/guide
-	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide guide
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide/source guide
 	@echo 'guide/index.html'
 
 guide-check: guide

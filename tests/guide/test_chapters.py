@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from docs.guide.machinery.blocks import differs, run_chapter
-from docs.guide.machinery.chapters import GUIDE, ROOT, blocks_of, chapters, prose_of
+from docs.guide.machinery.chapters import ROOT, SOURCE, blocks_of, chapters, prose_of
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.cli.lab import phases
@@ -250,5 +250,5 @@ def test_what_is_the_same(wanted: str, printed: str, within: float, same: bool) 
 
 
 def test_the_guide_is_where_the_machinery_looks() -> None:
-    assert (GUIDE / "conf.py").exists()
+    assert (SOURCE / "conf.py").exists()
     assert len(LESSONS) >= 21

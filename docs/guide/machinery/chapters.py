@@ -7,8 +7,9 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-GUIDE = Path(__file__).resolve().parents[1]
-ROOT = GUIDE.parents[1]
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "docs" / "guide" / "source"
+"""The folder of the chapters' sources, from which Sphinx makes the guide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Block:
     text: str
 
 
-def chapters(folder: Path = GUIDE) -> list[Path]:
+def chapters(folder: Path = SOURCE) -> list[Path]:
     """The files of the guide, in the order of their names."""
     return sorted(folder.glob("*.md"))
 
