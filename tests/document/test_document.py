@@ -31,6 +31,7 @@ from ridgeline.document.page import (
     Table,
     columns,
 )
+from ridgeline.document.panels import Band, Panel, Panels
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.svg_parts import on_dark
@@ -285,6 +286,26 @@ def test_a_cell_of_a_grid_is_as_dark_as_its_share(share: float) -> None:
     assert opacities == [max(0.03, share)]
     said = [node.text for node in root.iter() if node.tag.endswith("text")][3:]
     assert said == ([f"{100 * share:.0f}"] if share >= 0.05 else [])
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_rectangles_of_a_panel_cover_its_cells(light: bool) -> None:
+    """Neighbours of one shade are one rectangle, and a cell of no ink has none."""
+    cells = ((0.0, 0.0, 0.25, 0.25, 0.25), (1.0, 0.25, 1.0, 0.0, 0.0001), (0.5, 0.5, 0.5, 0.5, 0.5))
+    root = ElementTree.fromstring(svg(Panels("t", (Band("b", (Panel("c", cells, light),), ""),))))
+    marks = [mark for mark in root.iter() if mark.tag.endswith("rect") and "fill-opacity" in mark.attrib]
+    if light:
+        marks = [mark for mark in root.iter() if str(mark.get("fill")).startswith("rgb")]
+    assert len(marks) == (7 if light else 5)
+    painted = [[0.0] * 5 for _ in cells]
+    side = 132 / 5
+    for mark in marks:
+        x, y, width = (float(mark.attrib[name]) for name in ("x", "y", "width"))
+        shade = float(mark.get("fill-opacity") or int(re.findall(r"\d+", mark.attrib["fill"])[0]) / 255)
+        first, line = round((x - 16) / side), round((y - 68) / side)
+        for cell in range(first, first + round(width / side)):
+            painted[line][cell] += shade
+    assert painted == [pytest.approx(line, abs=0.002) for line in cells]
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
