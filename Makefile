@@ -52,10 +52,10 @@ sanitize: $(VENV)/.dev
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
 
-# From the beginning: pictures are those of today's code, and no page is left of a chapter that is gone.
+# From the beginning: no page is left of a chapter that is gone.
 guide: $(VENV)/.docs
 	@rm -rf guide build/guide
-	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide guide
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide/source guide
 	@echo 'guide/index.html'
 
 guide-check: guide

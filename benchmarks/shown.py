@@ -1,4 +1,4 @@
-"""What README.md and docs/choose.md show of `ridgeline plan`; `python benchmarks/shown.py` makes it again.
+"""The output of `ridgeline plan` in README.md, docs/plan.md and docs/choose.md; `python benchmarks/shown.py` renews it.
 
 A block of ```console has commands behind `$ `, each followed by what it says on a page of 100 columns, errors included.
 """
@@ -15,7 +15,7 @@ from unittest.mock import patch
 from ridgeline.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "choose.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "plan.md", ROOT / "docs" / "choose.md")
 _BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.S)
 
 

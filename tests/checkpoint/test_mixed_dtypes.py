@@ -16,7 +16,7 @@ from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import load_weights, weight_bytes
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.quantise import quantise_folder
-from ridgeline.checkpoint.settling import settle_by
+from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.engine.setup import load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.bill import bill
@@ -32,24 +32,24 @@ NORM, GATE = "model.norm.weight", "mlp.gate.weight"
 
 
 def is_norm(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor is one of the few that trainers keep in fp32."""
+    """Whether a tensor is a vector, such as a norm, which trainers often keep in fp32."""
     return tensor.dim() == 1
 
 
 def is_matrix(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor is none of those."""
+    """Whether a tensor is a matrix."""
     return tensor.dim() > 1
 
 
 def is_any(name: str, tensor: Tensor) -> bool:
-    """Whether it is there."""
+    """Return True for every tensor."""
     return True
 
 
 def mixed(
     folder: Path, family: str, stated: torch.dtype | None, usual: torch.dtype, odd: torch.dtype, is_odd: Odd
 ) -> Path:
-    """Write a small model of a family whose tensors are in a usual dtype, and those that are odd in another."""
+    """Write a small model of a family with some tensors, the odd ones, in a dtype of their own."""
     values = {**CONFIGS[family]}
     tensors = {
         name: tensor.to(odd if is_odd(name, tensor) else usual) for name, tensor in random_tensors(values).items()
@@ -61,7 +61,7 @@ def mixed(
 
 
 def held(model: Model, family: str) -> dict[str, Tensor]:
-    """Return the parameters of a model by their names in a checkpoint."""
+    """Return the parameters of a model by the names of the checkpoint's tensors."""
     return {name: parameter.data for name, parameter in parameters_of(model, CONFIGS[family]).items()}
 
 
@@ -90,8 +90,7 @@ MIXES: tuple[tuple[torch.dtype | None, torch.dtype, torch.dtype, Odd], ...] = (
 def test_numbers_are_those_of_transformers(
     family: str, stated: torch.dtype | None, usual: torch.dtype, odd: torch.dtype, is_odd: Odd, tmp_path: Path
 ) -> None:
-    """Expect the dtype that the config or the first tensor says, every number in it, and fp32 where the code of
-    transformers keeps fp32."""
+    """Expect the dtype and the numbers of transformers, also in the tensors that it keeps in fp32."""
     folder = mixed(tmp_path, family, stated, usual, odd, is_odd)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     model = load_model(str(folder))
@@ -102,7 +101,7 @@ def test_numbers_are_those_of_transformers(
     assert len(common) > len(ours) // 3
     for name in common:
         assert torch.equal(ours[name].double(), reference[name].double()), name
-        if name.endswith(("gate.weight", "e_score_correction_bias")):  # bf16 stays bf16 here
+        if name.endswith(("gate.weight", "e_score_correction_bias")):  # ours may keep the stored bf16: the same numbers
             assert reference[name].dtype == FP32
         else:
             assert ours[name].dtype == reference[name].dtype == theirs.dtype
@@ -113,7 +112,7 @@ def test_numbers_are_those_of_transformers(
 
 @pytest.mark.parametrize("family", ["qwen3_5_moe_text", "granite", "mixtral", "gemma3_text", "cohere2", "minimax_m2"])
 def test_every_family_casts(family: str, tmp_path: Path) -> None:
-    """Expect every number of every tensor in the model's dtype, but for those that are held in fp32."""
+    """Expect each tensor in the model's dtype, and a correction of expert choices in fp32."""
     folder = mixed(tmp_path, family, BF16, BF16, FP32, is_norm)
     stored = load_file(folder / "model.safetensors")
     for name, parameter in held(load_model(str(folder)), family).items():
@@ -136,7 +135,7 @@ def test_logits_in_fp32_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_a_router_that_transformers_keeps_in_fp32_stays_so(tmp_path: Path) -> None:
-    """Expect its matrix as it is stored and in the bill, and picks that bf16 would not have made."""
+    """Expect the matrix as it is stored, and the same price before and after loading."""
     folder = mixed(tmp_path, "deepseek_v3", BF16, BF16, FP32, lambda name, _: name.endswith(GATE))
     stored = load_file(folder / "model.safetensors")
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").state_dict()
@@ -150,16 +149,16 @@ def test_a_router_that_transformers_keeps_in_fp32_stays_so(tmp_path: Path) -> No
     assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
     source = open_source(str(folder))
     priced = build_to_run(source.config)
-    settle_by(source, priced, family_of(source.config))
+    settle_from_source(priced, family_of(source.config), source)
     assert bill(priced).nbytes == bill(model).nbytes
     assert weight_bytes(priced) == weight_bytes(model)
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- warnings and errors -----------------------------------------------------------------------------------------------
 
 
 def warnings_of(folder: Path) -> tuple[str, ...]:
-    """Load a folder and return what its casts say."""
+    """Load a folder and return the lines about its casts."""
     source = open_source(str(folder))
     loading = load_weights(build_to_run(source.config), source)
     assert loading is not None
@@ -167,7 +166,7 @@ def warnings_of(folder: Path) -> tuple[str, ...]:
 
 
 def test_numbers_that_are_rounded_get_one_line(tmp_path: Path) -> None:
-    """Expect how many tensors, from what to what; nothing where every number is kept."""
+    """Expect the count and both dtypes, and no line if every number is kept."""
     folder = mixed(tmp_path, "llama", BF16, BF16, FP32, is_norm)
     norms = sum(tensor.dtype == FP32 for tensor in load_file(folder / "model.safetensors").values())
     (line,) = (line for line in warnings_of(folder) if "float32" in line)
@@ -181,7 +180,7 @@ def test_numbers_that_are_rounded_get_one_line(tmp_path: Path) -> None:
 
 
 def test_the_line_is_among_the_warnings_of_an_engine(tmp_path: Path) -> None:
-    """Expect it of the builtin model with its norms in fp32 and not of the model itself."""
+    """Expect the line for the builtin model with its norms in fp32, and none for the model itself."""
     source = open_source("tales")
     assert source.folder is not None
     folder = shutil.copytree(source.folder, tmp_path / "tales")
@@ -193,16 +192,21 @@ def test_the_line_is_among_the_warnings_of_an_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [NORM, "model.layers.0.mlp.up_proj.weight"])
-def test_numbers_beyond_the_range_are_refused(name: str, tmp_path: Path) -> None:
-    """Expect the tensor and the remedy, where transformers computes with infinities."""
-    folder = mixed(tmp_path, "llama", FP16, FP16, BF16, is_any)
+@pytest.mark.parametrize(
+    ("stored", "own", "number", "wider"), [(BF16, FP16, 1e5, "bfloat16"), (FP32, BF16, 3.4e38, "float32")]
+)
+def test_numbers_beyond_the_range_are_refused(
+    name: str, stored: torch.dtype, own: torch.dtype, number: float, wider: str, tmp_path: Path
+) -> None:
+    """Expect an error with the tensor and the fix; transformers computes with infinities."""
+    folder = mixed(tmp_path, "llama", own, own, stored, is_any)
     tensors = load_file(folder / "model.safetensors")
     load_model(str(folder))
-    tensors[name].view(-1)[3] = 1e5
+    tensors[name].view(-1)[3] = number
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ModelRefused, match=rf"{name} is stored in bfloat16 .* beyond the range of float16.*set dtype"):
+    with pytest.raises(ModelRefused, match=rf"{name} is stored in .* beyond the range of .*set dtype to {wider}"):
         load_model(str(folder))
-    edit_config(folder, dtype="bfloat16")
+    edit_config(folder, dtype=wider)
     load_model(str(folder))
 
 
@@ -229,13 +233,13 @@ def test_quantize_names_the_dtype_whose_range_a_number_exceeds(tmp_path: Path) -
 
 
 def test_codes_where_floats_are_wanted_are_refused(tmp_path: Path) -> None:
-    """Expect advice that helps: a cast would make nonsense of them."""
+    """Expect an error, because a cast would make wrong numbers of codes."""
     folder = mixed(tmp_path, "llama", BF16, BF16, torch.float8_e4m3fn, lambda name, _: name.endswith("up_proj.weight"))
     with pytest.raises(ModelRefused, match=r"is torch\.float8_e4m3fn, the config wants torch\.bfloat16; give"):
         load_model(str(folder))
 
 
-# -- who else reads them -----------------------------------------------------------------------------------------------
+# -- tied heads, quantising, check -------------------------------------------------------------------------------------
 
 
 def test_a_head_in_another_dtype_that_is_the_embedding(tmp_path: Path) -> None:

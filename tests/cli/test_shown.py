@@ -26,7 +26,7 @@ def shown() -> Iterator[Any]:
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/plan.md", "docs/choose.md"])
 def test_a_page_shows_what_its_commands_say(page: str, shown: Any) -> None:
     path = ROOT / page
     assert path in shown.PAGES
@@ -35,13 +35,12 @@ def test_a_page_shows_what_its_commands_say(page: str, shown: Any) -> None:
     assert shown.again(text) == text, "run python benchmarks/shown.py, and read what has changed"
 
 
-def test_the_readme_counts_what_there_is() -> None:
-    """Models, pipelines and cards of `plan --list`, statements of `lab numbers`."""
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+def test_the_pages_count_what_there_is() -> None:
+    """Models, pipelines and devices of `plan --list`, statements of `lab numbers`."""
+    plan = " ".join((ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split())
     models, pipelines, known = len(model_names()), len(pipeline_names()), len(cards())
-    assert f"({models} models and {pipelines} pipelines that draw), and one of {known} cards." in readme
+    assert f"({models} models and {pipelines} pipelines that draw), and one of {known} devices" in plan
     said = f"{len(statements(Ledger()))} statements of the texts"
-    assert said in readme
     assert said in (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
 
 

@@ -31,6 +31,7 @@ from ridgeline.document.page import (
     Table,
     columns,
 )
+from ridgeline.document.panels import Band, Panel, Panels
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.svg_parts import on_dark
@@ -287,6 +288,26 @@ def test_a_cell_of_a_grid_is_as_dark_as_its_share(share: float) -> None:
     assert said == ([f"{100 * share:.0f}"] if share >= 0.05 else [])
 
 
+@pytest.mark.parametrize("light", [False, True])
+def test_rectangles_of_a_panel_cover_its_cells(light: bool) -> None:
+    """Neighbours of one shade are one rectangle, and a cell of no ink has none."""
+    cells = ((0.0, 0.0, 0.25, 0.25, 0.25), (1.0, 0.25, 1.0, 0.0, 0.0001), (0.5, 0.5, 0.5, 0.5, 0.5))
+    root = ElementTree.fromstring(svg(Panels("t", (Band("b", (Panel("c", cells, light),), ""),))))
+    marks = [mark for mark in root.iter() if mark.tag.endswith("rect") and "fill-opacity" in mark.attrib]
+    if light:
+        marks = [mark for mark in root.iter() if str(mark.get("fill")).startswith("rgb")]
+    assert len(marks) == (7 if light else 5)
+    painted = [[0.0] * 5 for _ in cells]
+    side = 132 / 5
+    for mark in marks:
+        x, y, width = (float(mark.attrib[name]) for name in ("x", "y", "width"))
+        shade = float(mark.get("fill-opacity") or int(re.findall(r"\d+", mark.attrib["fill"])[0]) / 255)
+        first, line = round((x - 16) / side), round((y - 68) / side)
+        for cell in range(first, first + round(width / side)):
+            painted[line][cell] += shade
+    assert painted == [pytest.approx(line, abs=0.002) for line in cells]
+
+
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_a_roofline_stays_within_the_terminal(width: int) -> None:
     assert max(map(len, lines(ROOFLINE, width=width))) <= min(width, 112)
@@ -302,15 +323,12 @@ def test_text_of_a_figure_stays_within_it() -> None:
 
 
 def test_a_picture_on_dark_ground_differs_in_its_colours_alone() -> None:
-    """Those of the README are one picture."""
+    """Those of docs/trace.md are one picture."""
     docs = Path(__file__).parents[2] / "docs"
     light = (docs / "roofline.svg").read_text(encoding="utf-8")
     dark = (docs / "roofline-dark.svg").read_text(encoding="utf-8")
     assert dark == on_dark(light) != light
     assert [*ElementTree.fromstring(dark).itertext()] == [*ElementTree.fromstring(light).itertext()]
     assert '<rect width="980" height="620" fill="#16191d"/>' in dark
-    readme = (docs.parent / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"(?:src|srcset)=\"(docs/[^\"]+)\"", readme)) == {
-        "docs/roofline.svg",
-        "docs/roofline-dark.svg",
-    }
+    page = (docs / "trace.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?:src|srcset)=\"([^\"]+)\"", page)) == {"roofline.svg", "roofline-dark.svg"}

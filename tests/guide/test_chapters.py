@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from docs.guide.machinery.blocks import differs, run_chapter
-from docs.guide.machinery.chapters import GUIDE, ROOT, blocks_of, chapters, prose_of
+from docs.guide.machinery.chapters import ROOT, SOURCE, prose_of, read_chapters, reading_order
+from docs.guide.machinery.content import source_of
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.cli.lab import phases
@@ -17,7 +18,7 @@ from ridgeline.lab.exercise import EXERCISES
 from ridgeline.lab.ledger import TEXTS_A100
 from ridgeline.roofline.cards import load_card
 
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in chapters()}
+TEXTS = read_chapters()
 LESSONS = {name: text for name, text in TEXTS.items() if "```{quiz}" in text}
 
 
@@ -38,12 +39,11 @@ def test_a_chapter_has_all_its_parts(name: str) -> None:
     assert exercise in EXERCISES
     assert 650 < len(text.split()) < 2600  # some ten minutes with its experiment
     assert f"```{{quiz}} {Path(name).stem}\n" in text
-    toctree = "\n".join(block.text for block in blocks_of(TEXTS["index.md"]) if block.language == "{toctree}")
-    assert Path(name).stem in toctree.split()
+    assert Path(name).stem in reading_order(TEXTS["index.md"])
 
 
 def test_each_solution_stands_in_a_chapter_after_its_exercise() -> None:
-    order = [line for b in blocks_of(TEXTS["index.md"]) if b.language == "{toctree}" for line in b.text.split()]
+    order = reading_order(TEXTS["index.md"])
     asked = {
         exercise: n
         for n, name in enumerate(order)
@@ -114,12 +114,9 @@ def test_terms_are_explained_before_they_are_used() -> None:
 
 
 def test_sources_that_chapters_show_are_there() -> None:
-    extension = pytest.importorskip(
-        "docs.guide.machinery.extension", reason="sphinx is not installed: pip install '.[docs]'"
-    )
     for name, text in TEXTS.items():
         for file, what in re.findall(r"^```\{source\} (\S+) (\S+)$", text, re.MULTILINE):
-            line, code = extension.source_of(ROOT / "src" / "ridgeline" / file, what)
+            line, code = source_of(ROOT / "src" / "ridgeline" / file, what)
             assert line > 0, name
             assert what.rpartition(".")[2] in code
 
@@ -250,5 +247,5 @@ def test_what_is_the_same(wanted: str, printed: str, within: float, same: bool) 
 
 
 def test_the_guide_is_where_the_machinery_looks() -> None:
-    assert (GUIDE / "conf.py").exists()
+    assert (SOURCE / "conf.py").exists()
     assert len(LESSONS) >= 21

@@ -21,7 +21,9 @@ def test_the_guide_is_found_here_or_beside_the_source(tmp_path: Path, monkeypatc
         "the guide has not been built; `make guide` in a checkout of Ridgeline does so, in guide/"
     )
     (source / "docs" / "guide").mkdir(parents=True)
-    assert f"`make guide` in {source} does so" in str(CliRunner().invoke(app, ["guide"]).exception)
+    (source / "docs" / "guide" / "README.md").touch()
+    said = str(CliRunner().invoke(app, ["guide"]).exception)
+    assert f"`make guide` in {source} does so, in guide/; {source}/docs/guide/README.md has the same text" in said
     for folder in (source, here):
         page = folder / "guide" / "index.html"
         if page.is_dir():

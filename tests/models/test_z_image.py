@@ -244,14 +244,14 @@ def test_it_is_no_language_model(tiny: Subject) -> None:
 
 
 def test_weights_in_two_formats_are_cast_to_that_of_most(tmp_path: Path) -> None:
-    """No config says which one is meant; without plain floats there is none."""
+    """Expect the dtype of most bytes, since no config states one, and a refusal of weights without plain floats."""
     theirs = ZImageTransformer2DModel(**CONFIGS["tiny"])
     theirs.x_pad_token.data = theirs.x_pad_token.data.half()
     theirs.save_pretrained(tmp_path)
     assert {parameter.dtype for parameter in load_denoiser(str(tmp_path)).parameters()} == {torch.float32}
     path = tmp_path / "diffusion_pytorch_model.safetensors"
     save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
-    with pytest.raises(ModelRefused, match="holds tensors in F8_E4M3; some in F32, F16, BF16 are wanted"):
+    with pytest.raises(ModelRefused, match="holds tensors in F8_E4M3, and none in F32, F16, BF16; fetch weights"):
         load_denoiser(str(tmp_path))
 
 

@@ -66,27 +66,24 @@ def test_what_openai_calls_its_own_fields_is_known_in_each_of_them() -> None:
 
 
 VLLM = (
-    *("add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt", "chat_template"),
-    *("chat_template_kwargs", "continue_final_message", "documents", "ec_transfer_params", "echo", "ignore_eos"),
-    *("include_reasoning", "include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
-    *("media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs", "priority", "prompt_embeds", "prompt_logprobs"),
-    *("repetition_detection", "repetition_penalty", "request_id", "return_mm_kwargs", "return_prompt_text"),
-    *("return_token_ids", "return_token_offsets", "return_tokens_as_token_ids", "routed_experts_prompt_start"),
-    *("session_id", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids", "stream_interval"),
-    *("structured_outputs", "thinking_token_budget", "top_k", "truncate_prompt_tokens", "truncation_side"),
-    *("use_beam_search", "vllm_xargs", "watermarking"),
-)
+    "add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt", "chat_template",
+    "chat_template_kwargs", "continue_final_message", "documents", "ec_transfer_params", "echo", "ignore_eos",
+    "include_reasoning", "include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logprob_token_ids",
+    "media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs", "priority", "prompt_embeds", "prompt_logprobs",
+    "repetition_detection", "repetition_penalty", "request_id", "return_mm_kwargs", "return_prompt_text",
+    "return_token_ids", "return_token_offsets", "return_tokens_as_token_ids", "routed_experts_prompt_start",
+    "session_id", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids", "stream_interval",
+    "structured_outputs", "thinking_token_budget", "top_k", "truncate_prompt_tokens", "truncation_side",
+    "use_beam_search", "vllm_xargs", "watermarking",
+)  # fmt: skip
 """Fields of vLLM's chat and completion requests that OpenAI's lack."""
 
 
 def test_no_field_of_vllms_is_unknown() -> None:
-    """Each is taken, neutral or refused; add_generation_prompt is chat's alone, and completions have nothing of it."""
+    """Expect each to be supported, neutral or refused, but for two of chat that completions do not know."""
     assert set(VLLM) <= {*ChatFields.__struct_fields__, *NEUTRAL, *REFUSED}
-    assert set(VLLM) - {"add_generation_prompt", "include_reasoning"} <= {
-        *CompletionFields.__struct_fields__,
-        *NEUTRAL,
-        *REFUSED,
-    }
+    of_chat = {"add_generation_prompt", "include_reasoning"}
+    assert set(VLLM) - of_chat <= {*CompletionFields.__struct_fields__, *NEUTRAL, *REFUSED}
 
 
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])

@@ -1,28 +1,30 @@
-"""README's client lines, as they stand, against the server."""
+"""The client lines of README.md and docs/serving.md, as they stand, against the server."""
 
 import contextlib
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from server.conftest import Running
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 HERE = "http://127.0.0.1:8000"
 
 
-def section() -> str:
-    text = README.read_text(encoding="utf-8")
-    return text[text.index("\n## Serve\n") : text.index("\n## Plan, trace, calibrate\n")]
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_the_client_lines_do_what_they_say(server: Running) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", section(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", page("docs/serving.md"), re.DOTALL)
     assert HERE in code
-    said = io.StringIO()
+    said, names = io.StringIO(), dict[str, Any]()
     with contextlib.redirect_stdout(said):
-        exec(compile(code.replace(HERE, server.url), "README.md", "exec"), names := {})
+        exec(compile(code.replace(HERE, server.url), "docs/serving.md", "exec"), names)
     story, form, call = re.fullmatch(r"(.*)(\{.*?\})\n(Function.*)\n", said.getvalue(), re.DOTALL).groups()  # type: ignore[union-attr]
     assert len(story) > 40
     for pet in (json.loads(form), json.loads(names["answer"].choices[0].message.tool_calls[0].function.arguments)):
@@ -33,8 +35,9 @@ def test_the_client_lines_do_what_they_say(server: Running) -> None:
     server.idle()
 
 
-def test_curl_s_line_is_answered(server: Running) -> None:
-    url, body = re.search(r"curl (\S+) .*? -d '(.*?)'", section(), re.DOTALL).groups()  # type: ignore[union-attr]
+@pytest.mark.parametrize("name", ["README.md", "docs/serving.md"])
+def test_curl_s_line_is_answered(server: Running, name: str) -> None:
+    url, body = re.search(r"curl (\S+) .*? -d '(.*?)'", page(name), re.DOTALL).groups()  # type: ignore[union-attr]
     reply = server.post(url.removeprefix(HERE), body.encode())
     assert reply.json()["usage"]["completion_tokens"] <= 40
     assert reply.json()["choices"][0]["text"]

@@ -286,7 +286,7 @@ def test_a_function_that_is_named_is_called_once(scripted: Behind) -> None:
 
 
 def test_a_named_call_that_max_tokens_cuts_is_in_the_response(scripted: Behind) -> None:
-    """As far as it is written, with length, whole and streamed; on /v1/responses it is an incomplete item."""
+    """Expect the call as far as it is written, and `length`; in /v1/responses an incomplete item."""
     scripted.say(None)
     named: Any = {"type": "function", "function": {"name": "weather"}}
     asked: Any = {"model": "m", "messages": ASK, "tools": TOOLS, "tool_choice": named, "seed": 4}
@@ -296,14 +296,14 @@ def test_a_named_call_that_max_tokens_cuts_is_in_the_response(scripted: Behind) 
         for answer in reply.choices:
             (call,) = answer.message.tool_calls or []
             assert (answer.finish_reason, answer.message.content, call.function.name) == ("length", None, "weather")
-            whole = '{"city": "'
-            assert call.function.arguments[: len(whole)] == whole[: len(call.function.arguments)]
+            first = '{"city": "'
+            assert first.startswith(call.function.arguments[: len(first)])
         stream = scripted.client.chat.completions.create(**asked, max_tokens=most, n=2, stream=True)
         deltas = [c for chunk in stream for c in chunk.choices if c.index == 0]
         told = [call.function for c in deltas for call in c.delta.tool_calls or []]
-        first = (reply.choices[0].message.tool_calls or [])[0].function
-        assert [each.name for each in told if each.name] == [first.name]
-        assert "".join(each.arguments or "" for each in told) == first.arguments
+        whole = (reply.choices[0].message.tool_calls or [])[0].function
+        assert [each.name for each in told if each.name] == [whole.name]
+        assert "".join(each.arguments or "" for each in told) == whole.arguments
         assert (deltas[-1].finish_reason, "".join(c.delta.content or "" for c in deltas)) == ("length", "")
         response = scripted.client.responses.create(
             model="m",
@@ -324,7 +324,7 @@ def allowed(mode: str, *names: str) -> Any:
 
 
 def test_allowed_tools_restrict_which_calls_there_may_or_must_be(scripted: Behind) -> None:
-    """The prompt has all tools, so that the prefix cache keeps it; on /v1/responses the same is written flat."""
+    """Expect calls of these tools alone, in both interfaces, and a prompt with all tools, which the cache has."""
     asked: Any = {"model": "m", "messages": ASK, "tools": TOOLS, "max_tokens": 600, "seed": 4}
     create = scripted.client.chat.completions.create
     scripted.say(None)
@@ -398,7 +398,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no tools": ({"tool_choice": "required"}, "no tools"),
     "unknown function": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
-        "no such function",
+        "no function 'x' is among the tools; add it",
     ),
     "allowed and no tools": ({"tool_choice": allowed("auto", "now")}, "no tools"),
     "allowed and unknown": ({"tools": TOOLS, "tool_choice": allowed("auto", "now", "x" * 500)}, f"'{'x' * 64}'"),
@@ -421,7 +421,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "allowed and flat": (
         {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "now"}]}},
-        "tool_choice: allowed_tools",
+        "tool_choice: give allowed_tools",
     ),
     "a name that is no text": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": ["now"]}}},

@@ -28,15 +28,16 @@ OFFERED = [
 
 @dataclass(frozen=True)
 class Form:
-    """Whether arguments are text, the content beside calls without text, and whether calls stand apart from text.
-
-    joined: whether the texts of one turn are a single text, where the last of them is.
-    """
+    """One form of the messages with tool calls."""
 
     as_text: bool
+    """Whether arguments are JSON text."""
     content: Any
+    """The content next to calls without text."""
     apart: bool = False
+    """Whether text next to calls becomes a message of its own before them."""
     joined: bool = False
+    """Whether the texts of one turn become a single one, in the place of the last."""
 
     def written(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Give the messages in this form."""
@@ -82,26 +83,18 @@ def call_forms(source: str) -> tuple[Form, ...]:
 
 
 def _one_text_a_turn(messages: Sequence[Message]) -> list[Message]:
-    """Give the messages with all the assistant's texts since the user spoke where the last of them is."""
-    written: list[Message] = []
-    for message in reversed(messages):
-        text = message.get("content")
-        if message["role"] == "assistant" and text:
-            later = next(
-                (
-                    m
-                    for m in itertools.takewhile(lambda m: m["role"] != "user", reversed(written))
-                    if m["role"] == "assistant" and m.get("content")
-                ),
-                None,
-            )
-            if later is not None:
-                later["content"] = f"{text}\n\n{later['content']}"
-                if message.get("tool_calls"):
-                    written.append({**message, "content": None})
-                continue
-        written.append(dict(message))
-    return written[::-1]
+    """Return the messages with the assistant's texts of each turn joined in the last message that has one."""
+    written = [dict(message) for message in messages]
+    earlier: Message | None = None
+    for message in written:
+        if message["role"] == "user":
+            earlier = None
+        elif message["role"] == "assistant" and message.get("content"):
+            if earlier is not None:
+                message["content"] = f"{earlier['content']}\n\n{message['content']}"
+                earlier["content"] = None
+            earlier = message
+    return [m for m in written if m["role"] != "assistant" or m.get("content") or m.get("tool_calls")]
 
 
 def _calling(text: str | None) -> Message:

@@ -266,26 +266,15 @@ HERMES = (
 )
 
 
+NEEDS_SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+FIRST_IS_SYSTEM = "{% set rule = messages[0].content %}{% set messages = messages[1:] %}{{ rule }}"
+NOT_LAST = HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])")
+NOT_LAST_NAMED = NOT_LAST.replace("]{{ m.content", "]{{ m.name + ':' if m.role == 'tool' }}{{ m.content")
+
+
 @pytest.mark.parametrize(
     ("before", "loop"),
-    [
-        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", HERMES),
-        (
-            "{% set rule = messages[0].content %}{% set messages = messages[1:] %}{{ rule }}",
-            HERMES,
-        ),
-        ("", HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])")),
-        (
-            "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
-            HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])"),
-        ),
-        (
-            "",
-            HERMES.replace("m.tool_calls or []", "((m.tool_calls or []) if not loop.last else [])").replace(
-                "]{{ m.content", "]{{ m.name + ':' if m.role == 'tool' }}{{ m.content"
-            ),
-        ),
-    ],
+    [(NEEDS_SYSTEM, HERMES), (FIRST_IS_SYSTEM, HERMES), ("", NOT_LAST), (NEEDS_SYSTEM, NOT_LAST), ("", NOT_LAST_NAMED)],
     ids=["a system first", "the first is the system", "not last", "both", "not last, named results"],
 )
 def test_calls_are_found_where_a_template_wants_more_around_them(before: str, loop: str) -> None:

@@ -220,7 +220,9 @@ def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolForma
     """Cut at every character, after blanks too. The name of the only function is known once anything is written."""
     layout = form.layout
     before = layout.start + layout.before + "weather"
-    known = 1 if names == ["weather"] else len(before) + (1 if layout.middle[0] == '"' else len(layout.middle))
+    # A name in quotes is known at the closing quote, and any other with all of the text between it and the arguments.
+    after_name = 1 if layout.middle[0] == '"' else len(layout.middle)
+    known = 1 if names == ["weather"] else len(before) + after_name
     text, begin = before + layout.middle + ARGS + layout.after + layout.end, len(before + layout.middle)
     for size in range(len(text) + 1):
         for blanks in ("", "\n\n"):

@@ -1,4 +1,4 @@
-"""A chapter taken apart: its prose line by line, and its blocks with where they stand."""
+"""A chapter's source taken apart: its prose line by line, its blocks with where they stand, the order of chapters."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,9 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 GUIDE = Path(__file__).resolve().parents[1]
+"""The folder of the rendered pages, which a forge shows."""
+SOURCE = GUIDE / "source"
+"""The folder of the chapters' sources, from which Sphinx and the rendered pages are made."""
 ROOT = GUIDE.parents[1]
 
 
@@ -23,9 +26,22 @@ class Block:
     text: str
 
 
-def chapters(folder: Path = GUIDE) -> list[Path]:
-    """The files of the guide, in the order of their names."""
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A text of the glossary, with the terms that share it."""
+
+    terms: tuple[str, ...]
+    text: str
+
+
+def chapters(folder: Path = SOURCE) -> list[Path]:
+    """Return the sources of the chapters, in the order of their names."""
     return sorted(folder.glob("*.md"))
+
+
+def read_chapters(folder: Path = SOURCE) -> dict[str, str]:
+    """Return the text of each chapter's source by its file name."""
+    return {path.name: path.read_text(encoding="utf-8") for path in chapters(folder)}
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -35,6 +51,44 @@ def blocks_of(text: str) -> list[Block]:
         if token.type == "fence" and token.map is not None:
             language, _, rest = token.info.strip().partition(" ")
             found.append(Block(language, rest.strip(), token.map[0], token.map[1] - 1, token.content))
+    return found
+
+
+def options_of(block: Block) -> tuple[dict[str, str], str]:
+    """Split what a directive contains into its options, lines `:name: value` at its beginning, and its content."""
+    lines, options = block.text.splitlines(), dict[str, str]()
+    while lines and (found := re.fullmatch(r":([\w-]+):\s*(.*)", lines[0])):
+        options[found[1]] = found[2]
+        del lines[0]
+    return options, "\n".join(lines).strip()
+
+
+def chapter_names(toctree: Block) -> list[str]:
+    """Return the names of the chapters in a block `{toctree}`, in its order."""
+    return options_of(toctree)[1].split()
+
+
+def reading_order(index: str) -> list[str]:
+    """Return the names of all chapters in the order in which the index has them."""
+    return [name for block in blocks_of(index) if block.language == "{toctree}" for name in chapter_names(block)]
+
+
+def title_of(text: str) -> str:
+    """Return the first heading of a chapter."""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    assert found is not None, text[:80]
+    return found[1].strip()
+
+
+def definitions_of(text: str) -> list[Definition]:
+    """Return what a chapter defines in blocks `{glossary}`: terms, each on a line of its own, then an indented text."""
+    found = []
+    for block in blocks_of(text):
+        for part in re.split(r"\n\n(?=\S)", block.text.strip()) if block.language == "{glossary}" else ():
+            lines = part.splitlines()
+            terms = tuple(line.strip() for line in lines if not line.startswith(" "))
+            said = "\n".join(line.removeprefix("  ") for line in lines if line.startswith("  "))
+            found.append(Definition(terms, said))
     return found
 
 

@@ -1,8 +1,10 @@
-"""`make guide-check` and `make guide-update`: numbers, words, questions and blocks of the guide.
+"""`make guide-check` and `make guide-update`: numbers, words, questions, blocks, images and pages of the guide.
 
 python -m docs.guide.machinery.check             says what differs; exit code 1 if anything does
-python -m docs.guide.machinery.check --update    writes numbers and outputs anew instead
-python -m docs.guide.machinery.check --only NAME runs the blocks of the chapters whose names begin so
+python -m docs.guide.machinery.check --update    writes numbers, outputs, images and pages anew instead
+python -m docs.guide.machinery.check --only NAME runs the blocks, and draws the images, of chapters whose names begin so
+python -m docs.guide.machinery.check --pages     runs nothing and draws nothing: the rendered pages alone, in seconds
+python -m docs.guide.machinery.check --measure   draws images of seconds anew too, with --update; on a quiet machine
 """
 
 import argparse
@@ -11,7 +13,9 @@ import time
 from pathlib import Path
 
 from docs.guide.machinery.blocks import run_chapter
-from docs.guide.machinery.chapters import chapters
+from docs.guide.machinery.chapters import chapters, read_chapters
+from docs.guide.machinery.images import image_faults, images_of, stray_images
+from docs.guide.machinery.pages import page_faults, render_pages
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
@@ -64,17 +68,37 @@ def block_faults(files: list[Path], *, update: bool) -> list[str]:
     return found if ran else [*found, "no block ran: what is checked is empty"]
 
 
+def drawing_faults(files: list[Path], *, update: bool, measure: bool) -> list[str]:
+    """Draw the images of chapters, and say which are not as they were committed; say on the way how long it took."""
+    found, start = list[str](), time.perf_counter()
+    images = images_of({path.name: path.read_text(encoding="utf-8") for path in files})
+    for image in images:
+        found += image_faults(image, update=update, measure=measure)
+    for path in stray_images(images_of(read_chapters())):
+        found.append(f"{path.name} belongs to no chapter: delete it")
+    print(f"{len(images)} images, {time.perf_counter() - start:.0f} s, {len(found)} differ", flush=True)
+    return found
+
+
 def main() -> None:
     """Check or update, and say what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--pages", action="store_true")
+    parser.add_argument("--measure", action="store_true")
     given = parser.parse_args()
-    files = [path for path in chapters() if path.name.startswith(given.only)]
-    found = number_faults(update=given.update)
-    found += word_faults({path.name: path.read_text(encoding="utf-8") for path in chapters()})
-    found += faults(read_quizzes(read_lock()))
-    found += block_faults(files, update=given.update)
+    if given.measure and not given.update:
+        parser.error("--measure writes images: give --update too")
+    found = list[str]()
+    if not given.pages:
+        files = [path for path in chapters() if path.name.startswith(given.only)]
+        found += number_faults(update=given.update)
+        found += word_faults(read_chapters())
+        found += faults(read_quizzes(read_lock()))
+        found += block_faults(files, update=given.update)
+        found += drawing_faults(files, update=given.update, measure=given.measure)
+    found += page_faults(render_pages(), update=given.update)
     print("\n".join(found))
     sys.exit(bool(found) and not given.update)
 

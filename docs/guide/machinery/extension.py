@@ -2,7 +2,7 @@
 
 {n}`name`                a number of numbers.lock; one that is not there ends the build
 {says}`125 tok/s`        what a text says, in its words
-```{picture} lab ...     the picture that this command of ridgeline draws
+```{picture} lab ...     the committed image that this command of ridgeline draws (images.py)
 ```{source} ops/attend.py attend_segment     a function of the engine, where it stands
 ```{solution} attention  what an exercise asked for
 ```{answer}              what a pencil should have found
@@ -12,31 +12,42 @@
 ```{quiz} chapter        the questions of that chapter
 """
 
-import ast
-import json
 import re
-import shlex
-import subprocess
-import sys
-import tempfile
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.guide.machinery.chapters import ROOT
-from docs.guide.machinery.guess import Guess
+from docs.guide.machinery.content import (
+    ANSWER_TITLE,
+    PACKAGE,
+    folds_of,
+    number_named,
+    prose_html,
+    quoted,
+    solution_title,
+    source_of,
+    statements,
+)
+from docs.guide.machinery.guess import GuessForm
+from docs.guide.machinery.images import (
+    caption_of,
+    dark_rules,
+    image_of,
+    read_image,
+    read_measurements,
+    without_dark_colours,
+)
 from docs.guide.machinery.mathml import visit_math, visit_math_block
 from docs.guide.machinery.widget import Calculator, write_calculator
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from ridgeline.document.svg_parts import DARK
-from ridgeline.guide.numbers import Number, read_lock
+from ridgeline.guide.numbers import read_lock
 from ridgeline.guide.quiz import Question, read_quizzes
 from ridgeline.lab.exercise import EXERCISES, solution_of
-
-PACKAGE = ROOT / "src" / "ridgeline"
+from ridgeline.lab.statement import Statement
 
 
 class NumberRole(SphinxRole):
@@ -44,10 +55,11 @@ class NumberRole(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Its text, with its name to be seen when one points at it."""
-        numbers: dict[str, Number] = self.env.ridgeline_numbers  # type: ignore[attr-defined]
-        if self.text not in numbers:
-            raise ValueError(f"{self.env.docname}:{self.lineno}: there is no number {self.text!r} in numbers.toml")
-        shown = f'<span class="number" title="{escape(self.text)}">{escape(numbers[self.text].text)}</span>'
+        try:
+            number = number_named(self.env.ridgeline_numbers, self.text)  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise ValueError(f"{self.env.docname}:{self.lineno}: {error}") from error
+        shown = f'<span class="number" title="{escape(self.text)}">{escape(number.text)}</span>'
         return [nodes.raw("", shown, format="html")], []
 
 
@@ -56,33 +68,25 @@ class SaysRole(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """In quotation marks, set apart."""
-        return [nodes.inline("", f"“{self.text}”", classes=["says"])], []
+        return [nodes.inline("", quoted(self.text), classes=["says"])], []
 
 
 class Picture(SphinxDirective):
-    """The picture that a command of ridgeline draws, as it is now; the content is its caption."""
+    """The committed image that a command of ridgeline drew; the content is its caption."""
 
     required_arguments = 1
     final_argument_whitespace = True
     has_content = True
+    option_spec = {"measured": directives.flag}  # noqa: RUF012 as docutils has it
 
     def run(self) -> list[nodes.Node]:
         """The SVG itself, whose colours the page may change."""
-        (command,) = self.arguments
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "picture.svg"
-            option = "--roofline" if command.startswith("trace") else "--svg"
-            call = [sys.executable, "-m", "ridgeline", *shlex.split(command), option, str(path)]
-            done = subprocess.run(call, capture_output=True, text=True, check=False)
-            # A busy machine may miss what an experiment expects, which its own test says; it has drawn the picture.
-            if not path.exists():
-                raise ValueError(f"{self.env.docname}: ridgeline {command}: {done.stderr.strip()}")
-            svg = path.read_text(encoding="utf-8")
+        image = image_of(self.arguments[0], self.options, " ".join(self.content))
+        self.env.note_dependency(str(image.file()))
+        svg = without_dark_colours(read_image(image))
         caption = nodes.paragraph(classes=["caption"])
-        parsed, _ = self.state.inline_text(" ".join(self.content), self.lineno)
+        parsed, _ = self.state.inline_text(caption_of(image, read_measurements()), self.lineno)
         caption += parsed
-        again = nodes.literal("", f"ridgeline {command}")
-        caption += [nodes.Text(" "), again]
         return [nodes.raw("", f'<div class="picture">{svg}</div>', format="html"), caption]
 
 
@@ -108,8 +112,7 @@ class Solution(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Its code, folded."""
         code = solution_of(EXERCISES[self.arguments[0]])
-        title = f"One solution of the exercise <code>{escape(self.arguments[0])}</code>"
-        return folded(title, nodes.literal_block(code, code, language="python"), "solution")
+        return folded(solution_title(self.arguments[0]), nodes.literal_block(code, code, language="python"), "solution")
 
 
 class Answer(SphinxDirective):
@@ -121,7 +124,7 @@ class Answer(SphinxDirective):
         """The content, under a line to be chosen."""
         block = nodes.container()
         self.state.nested_parse(self.content, self.content_offset, block)
-        return folded("Done? Compare", block, "answer")
+        return folded(ANSWER_TITLE, block, "answer")
 
 
 class Statements(SphinxDirective):
@@ -129,9 +132,7 @@ class Statements(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A heading and three lines for each."""
-        call = [sys.executable, "-m", "ridgeline", "lab", "numbers", "--json"]
-        done = subprocess.run(call, capture_output=True, text=True, check=True)
-        shown = "".join(map(_statement, json.loads(done.stdout)["statements"]))
+        shown = "".join(map(_statement, statements()))
         return [nodes.raw("", f'<div class="statements">{shown}</div>', format="html")]
 
 
@@ -154,42 +155,21 @@ def folded(title: str, block: nodes.Node, name: str) -> list[nodes.Node]:
     return [opening, block, nodes.raw("", "</details>", format="html")]
 
 
-def source_of(path: Path, name: str) -> tuple[int, str]:
-    """The line and the code of a function, a class, or a method `Class.method`. Raises ValueError where it is not."""
-    text = path.read_text(encoding="utf-8")
-    within: Any = ast.parse(text)
-    for part in name.split("."):
-        found = [node for node in within.body if getattr(node, "name", None) == part]
-        if not found:
-            raise ValueError(f"{path.relative_to(ROOT)} has no {name}")
-        within = found[0]
-    first = min([within.lineno, *(each.lineno for each in within.decorator_list)])
-    return within.lineno, "\n".join(text.splitlines()[first - 1 : within.end_lineno])
-
-
-def _prose(text: str) -> str:
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
 def _question(number: int, question: Question) -> str:
-    if question.answer is not None:
-        body = (
-            f"<details><summary>Make up your mind, then look</summary><p><b>{escape(question.answer.text)}</b>, within "
-            f"{question.within:.0%}. {_prose(question.why)}</p></details>"
-        )
-    else:
-        body = "".join(
-            f'<details class="{"right" if choice.right else "wrong"}"><summary>{_prose(choice.text)}</summary>'
-            f"<p><b>{'Right' if choice.right else 'No'}.</b> {_prose(choice.why)}</p></details>"
-            for choice in question.choices
-        )
-    return f"<fieldset><legend>{number}</legend><p>{_prose(question.ask)}</p>{body}</fieldset>"
+    kinds = {True: ' class="right"', False: ' class="wrong"', None: ""}
+    body = "".join(
+        f"<details{kinds[fold.right]}><summary>{fold.title}</summary>"
+        f"<p><b>{escape(fold.verdict)}</b> {prose_html(fold.text)}</p></details>"
+        for fold in folds_of(question)
+    )
+    return f"<fieldset><legend>{number}</legend><p>{prose_html(question.ask)}</p>{body}</fieldset>"
 
 
-def _statement(one: dict[str, Any]) -> str:
-    number = "" if one["row"] is None else f"{one['row']}. "
-    rows = "".join(f"<dt>{name}</dt><dd>{_prose(one[name])}</dd>" for name in ("text", "ledger", "why"))
-    return f'<section id="statement-{escape(one["id"])}"><h3>{number}{escape(one["id"])}</h3><dl>{rows}</dl></section>'
+def _statement(one: Statement) -> str:
+    number = "" if one.row is None else f"{one.row}. "
+    said = {"text": one.text, "ledger": one.ledger, "why": one.why}
+    rows = "".join(f"<dt>{name}</dt><dd>{prose_html(text)}</dd>" for name, text in said.items())
+    return f'<section id="statement-{escape(one.id)}"><h3>{number}{escape(one.id)}</h3><dl>{rows}</dl></section>'
 
 
 def _as_rst(_: Sphinx, *given: Any) -> None:
@@ -206,11 +186,7 @@ def _begin(app: Sphinx, *_: object) -> None:
 
 def dark_style() -> str:
     """Colours of pictures on dark ground, where the reader's system or the reader asks for it."""
-    rules = [
-        f'.picture svg [{kind}="{one}"] {{ {kind}: {other}; }}'
-        for one, other in DARK.items()
-        for kind in ("fill", "stroke")
-    ]
+    rules = [f".picture svg {rule}" for rule in dark_rules()]
     chosen = "\n".join(f'body[data-theme="dark"] {rule}' for rule in rules)
     system = "\n".join(f'body:not([data-theme="light"]) {rule}' for rule in rules)
     return f"{chosen}\n@media (prefers-color-scheme: dark) {{\n{system}\n}}\n"
@@ -232,7 +208,7 @@ def setup(app: Sphinx) -> dict[str, object]:
         "answer": Answer,
         "quiz": Quiz,
         "statements": Statements,
-        "guess": Guess,
+        "guess": GuessForm,
         "calculator": Calculator,
     }.items():
         app.add_directive(name, directive)

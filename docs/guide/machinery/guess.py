@@ -11,15 +11,13 @@ LEAST and MOST are in the unit of the number's text. text: what a text says, whe
 import math
 from html import escape
 
+from docs.guide.machinery.content import Guess, guess_of
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-from ridgeline.guide.numbers import Number
-from ridgeline.guide.quiz import number_in
 
-
-class Guess(SphinxDirective):
+class GuessForm(SphinxDirective):
     """A question, a slider, and, folded, what a text and the ledger say."""
 
     required_arguments = 3
@@ -28,26 +26,27 @@ class Guess(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """One form. Raises ValueError for a number that there is not, or that the slider cannot say."""
-        name, *ends = self.arguments
-        numbers: dict[str, Number] = self.env.ridgeline_numbers  # type: ignore[attr-defined]
-        if name not in numbers:
-            raise ValueError(f"{self.env.docname}:{self.lineno}: there is no number {name!r} in numbers.toml")
-        least, most = map(float, ends)
-        if not least <= number_in(numbers[name].text) <= most:
-            raise ValueError(f"{self.env.docname}:{self.lineno}: {numbers[name].text} is not from {least} to {most}")
-        ask = escape(" ".join(self.content))
-        return [nodes.raw("", _form(name, ask, numbers[name], self.options, least, most), format="html")]
+        try:
+            guess = guess_of(
+                " ".join(self.arguments),
+                self.options.get("text", ""),
+                " ".join(self.content),
+                self.env.ridgeline_numbers,  # type: ignore[attr-defined]
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.env.docname}:{self.lineno}: {error}") from error
+        return [nodes.raw("", _form(guess, log="log" in self.options), format="html")]
 
 
-def _form(name: str, ask: str, number: Number, options: dict[str, str], least: float, most: float) -> str:
-    says = f"A text says: {escape(options['text'])}. " if options.get("text") else ""
-    unit = number.text.lstrip("$0123456789.,")
+def _form(guess: Guess, *, log: bool) -> str:
+    ask, text = escape(guess.ask), guess.number.text
+    unit = text.lstrip("$0123456789.,")
     return (
-        f'<form class="guess" data-name="{escape(name)}" data-unit="{escape(unit)}"><p>{ask}</p>'
-        f'<p class="hand" hidden><input type="range" {_scale(least, most, log="log" in options)} aria-label="{ask}"> '
+        f'<form class="guess" data-name="{escape(guess.name)}" data-unit="{escape(unit)}"><p>{ask}</p>'
+        f'<p class="hand" hidden><input type="range" {_scale(guess.least, guess.most, log=log)} aria-label="{ask}"> '
         f'<output></output> <button type="submit">That is my guess</button></p>'
-        f"<details><summary>Look</summary><p><span class=\"own\"></span>{says}The ledger: "
-        f"<b>{escape(number.text)}</b>.</p></details></form>"
+        f"<details><summary>Look</summary><p><span class=\"own\"></span>{escape(guess.told)}The ledger: "
+        f"<b>{escape(text)}</b>.</p></details></form>"
     )  # fmt: skip
 
 

@@ -6,30 +6,16 @@ What to do with it.
 ```
 """
 
+import shlex
 import subprocess
 import sys
 from html import escape
 from pathlib import Path
 
+from docs.guide.machinery.content import CALCULATOR, CALCULATOR_OPTIONS, calculator_address
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-FILE = "calculator.html"
-_MODEL = "llama-3-8b"
-_EXPORT = (
-    "--models",
-    _MODEL,
-    "--weights",
-    "stored,int4",
-    "--kv",
-    "stored",
-    "--devices",
-    "1",
-    "--no-runs",
-    "--trace",
-    "",
-)
 
 
 class Calculator(SphinxDirective):
@@ -40,7 +26,7 @@ class Calculator(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A frame with the file, at an address that says the case."""
-        address = f"{FILE}#calculator&model={_MODEL}&{self.arguments[0]}"
+        address = calculator_address(self.arguments[0])
         told = escape(" ".join(self.content))
         shown = (
             f'<details class="calculator"><summary>Drag it yourself</summary><p>{told} '
@@ -54,17 +40,7 @@ def write_calculator(app: Sphinx, error: Exception | None) -> None:
     """The file, when the site has been built. Raises RuntimeError where it cannot be."""
     if error is not None or app.builder.format != "html":
         return
-    call = [
-        sys.executable,
-        "-m",
-        "ridgeline",
-        "page",
-        "export",
-        "--force",
-        "--out",
-        str(Path(app.outdir) / FILE),
-        *_EXPORT,
-    ]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    call = [sys.executable, "-m", "ridgeline", "page", "export", "--force", "--out", str(Path(app.outdir) / CALCULATOR)]
+    done = subprocess.run([*call, *shlex.split(CALCULATOR_OPTIONS)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{FILE}: {done.stderr.strip()}")
+        raise RuntimeError(f"{CALCULATOR}: {done.stderr.strip()}")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from docs.guide.machinery.chapters import blocks_of, prose_of
+from docs.guide.machinery.chapters import definitions_of, prose_of, reading_order
 
 _UNITS = (
     r"[munµ]?s|seconds?|minutes?|[KMGTP]?i?B(?:/s)?|bytes?|[kMGTP]?FLOPs?(?:/s|/B)?|TFLOPS|tok/s|"
@@ -29,10 +29,7 @@ def terms_of(text: str) -> set[str]:
 
 def glossary_of(text: str) -> set[str]:
     """Terms that the glossary defines."""
-    body = re.search(r"```\{glossary\}\n(.*?)\n```", text, re.DOTALL)
-    return (
-        {line.strip().lower() for line in body[1].splitlines() if line and not line.startswith(" ")} if body else set()
-    )
+    return {term.lower() for definition in definitions_of(text) for term in definition.terms}
 
 
 _TOURS = ("quickstart", "choose", "glossary")
@@ -41,9 +38,7 @@ _TOURS = ("quickstart", "choose", "glossary")
 
 def in_order(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """The chapters of the index in its order, as they are read: names and texts."""
-    trees = [block.text for block in blocks_of(texts["index.md"]) if block.language == "{toctree}"]
-    names = [line for tree in trees for line in tree.split("\n") if line and not line.startswith(":")]
-    return [(name, texts[f"{name}.md"]) for name in names if name not in _TOURS]
+    return [(name, texts[f"{name}.md"]) for name in reading_order(texts["index.md"]) if name not in _TOURS]
 
 
 def unexplained(texts: Iterable[tuple[str, str]], glossary: Iterable[str]) -> list[str]:

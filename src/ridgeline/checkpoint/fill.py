@@ -12,7 +12,7 @@ from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.places import Naming
-from ridgeline.checkpoint.settling import settle_by
+from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
 from ridgeline.host import (
@@ -37,7 +37,7 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import Stored, other_dtype
+from ridgeline.ops.stored import Stored, dtype_mismatch
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
@@ -67,7 +67,7 @@ def load_model(
     family = drawer_of(source.config) if draws else family_of(source.config)
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     if not dummy_weights:
-        settle_by(source, built, family)
+        settle_from_source(built, family, source)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     stay_here(built)
@@ -183,12 +183,12 @@ def fill(
     family: Family,
     progress: Progress | None = None,
 ) -> Casts:
-    """Replace every meta parameter by its mapped tensor, or by a copy in the model's dtype if the tensor has another.
-    `progress(bytes done, bytes in all)` is called as it goes.
+    """Replace every meta parameter by its mapped tensor, or by a cast copy if the tensor is in another dtype, and
+    return the casts. `progress(bytes done, bytes in all)` is called as it goes.
 
     Of a model whose weights are quantised on the way each is read, and let go of before the next, instead of mapped:
-    memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of
-    codes where floats are wanted, or NaN.
+    memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped,
+    not of floats where floats are wanted, or NaN.
     """
     naming, casts = Naming(model, family, checkpoint), Casts()
     places = naming.places
@@ -250,7 +250,7 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
     if tensor.dtype != wanted.dtype:
-        raise ModelRefused(f"tensor {name} {other_dtype(tensor.dtype, wanted.dtype)}")
+        raise ModelRefused(f"tensor {name} {dtype_mismatch(tensor.dtype, wanted.dtype)}")
 
 
 def _page_in(tensor: Tensor) -> None:

@@ -29,7 +29,7 @@ _TORCH = _FLOATS | {
     "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _PIECE = 1 << 20
-_NUMBERS = 1 << 17
+_PIECE_FLOATS = 1 << 17
 _MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,6})-of-(?P<total>\d{1,6})\.safetensors")
 _MAX_SHARDS, _SHOWN = 10_000, 3
@@ -50,8 +50,10 @@ class Checkpoint:
         return data_offset(file)
 
     def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
-        """Whether two tensors are equal in shape and every byte, once floats of different dtypes are cast to `dtype`,
-        read piece by piece and not mapped."""
+        """Whether two tensors are equal in shape and every byte. Floats in different dtypes are cast to `dtype` first.
+
+        Both are read piece by piece and not mapped.
+        """
         one, other = self.entries[first], self.entries[second]
         if one.shape != other.shape:
             return False
@@ -63,13 +65,13 @@ class Checkpoint:
         return all(torch.equal(a, b) for a, b in zip(*numbers, strict=True))
 
     def _cast_pieces(self, name: str, dtype: torch.dtype) -> Iterator[Tensor]:
-        """The numbers of a tensor of plain floats in another dtype, piece by piece."""
+        """Yield the numbers of a tensor of plain floats, cast to a dtype, piece by piece."""
         kind = self.entries[name].dtype
-        for piece in self.pieces(name, _NUMBERS * entry_width(kind)):
+        for piece in self.pieces(name, _PIECE_FLOATS * entry_width(kind)):
             yield torch.frombuffer(bytearray(piece), dtype=_FLOATS[kind]).to(dtype)
 
     def pieces(self, name: str, size: int = _PIECE) -> Iterator[bytes]:
-        """The bytes of a tensor, `size` at a time."""
+        """Yield the bytes of a tensor, `size` at a time."""
         entry = self.entries[name]
         with self.files[name].open("rb") as file:
             file.seek(self.data_offset(file) + entry.begin)
@@ -106,7 +108,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which most bytes of plain floats are stored, where no config states one; fp32 for fp64. Raises
+        """The dtype of most bytes of plain floats, for models whose config states none; fp32 if that is fp64. Raises
         ModelRefused if there are no plain floats."""
         held: dict[str, int] = {}
         for entry in self.entries.values():
@@ -114,8 +116,8 @@ class Checkpoint:
         floats = [name for name in held if name in _FLOATS]
         if not floats:
             raise ModelRefused(
-                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}; some in "
-                f"{', '.join(_DTYPES)} are wanted"
+                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}, and none in "
+                f"{', '.join(_DTYPES)}; fetch weights that are not quantised"
             )
         return _DTYPES.get(max(floats, key=lambda name: held[name]), torch.float32)
 

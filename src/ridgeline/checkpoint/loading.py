@@ -17,7 +17,7 @@ class Loading:
 
     checkpoint: its files and tensors. header: seconds in which headers were read and checked.
     mapped: seconds in which tensors were mapped, checked and every page of them touched, so that no step waits for one.
-    casts: what was cast to the model's dtype.
+    casts: the tensors that were cast to the model's dtype.
     quantised: whether they were read and quantised in that time instead.
     from_disk: bytes that the disk was asked for meanwhile, None where the system does not say; what it was not asked
     for was in the page cache.

@@ -1,4 +1,4 @@
-"""Places of a checkpoint's tensors in a model on meta, by the names that both have for them."""
+"""The places in a model on meta that the tensors of its checkpoint fill, found by name."""
 
 import re
 from collections.abc import Iterable, Set
@@ -16,8 +16,8 @@ from ridgeline.ops.matrix import Fp8Matrix
 from ridgeline.ops.matrix.fp8 import SCALE_NAMES
 from ridgeline.ops.stored import Stored
 
-# As compressed-tensors and, with a projection's name, ModelOpt call the scales of a layer's keys and values; AutoFP8
-# has one for both, or those of what the projections give.
+# The scales of a layer's keys and values: k_scale and v_scale in compressed-tensors, with the name of a projection in
+# ModelOpt, and kv_scale or the output scales of the projections in AutoFP8.
 _KV_SCALE = re.compile(r"(.*\.self_attn)\.(?:(?:[kv]_proj\.)?(k|v|kv)_scale|([kv])_proj\.output_scale)")
 
 
@@ -58,20 +58,20 @@ class Naming:
 
 
 def _own_name(family: Family, name: str) -> str:
-    """What the model calls a checkpoint's tensor; scales of keys and values are those of attention."""
+    """Return the model's name of a checkpoint's tensor. Scales of keys and values belong to attention."""
     if (scale := _KV_SCALE.fullmatch(name)) is not None:
         name = f"{scale[1]}.attend.{scale[2] or scale[3]}_scale"
     return family.own_name(name)
 
 
 def _own_names(family: Family, names: Iterable[str]) -> Set[str]:
-    """What the model may call a checkpoint's tensors, with the trunk's name and without."""
+    """Return the names that the model may have for a checkpoint's tensors, with the trunk's name and without."""
     places = [_own_name(family, name) for name in names]
     return {*places, *(family.trunk + place for place in places)}
 
 
 def _name_scales(model: Network, there: Set[str]) -> None:
-    """Scales of fp8 have one of two names; a layer's keys and values a scale each, or one."""
+    """Note which of two names the scales of fp8 matrices have, and whether keys and values share one scale."""
     for path, module in model.named_modules():
         if isinstance(module, Fp8Matrix):
             named = (own for own in SCALE_NAMES if model.checkpoint_name(f"{path}.{own}") in there)
@@ -81,8 +81,12 @@ def _name_scales(model: Network, there: Set[str]) -> None:
 
 
 def _lay_out_experts(model: Network, there: Set[str]) -> None:
-    """Mixtures have a tensor for each matrix of each expert, or, from newer tools, one for all of a layer's; so has
-    Llama 4, turned or, where it was made to be quantised, each; gpt-oss has a layer's in two number formats."""
+    """Choose the layout in which the checkpoint stores the experts of each layer.
+
+    Older tools write a tensor for each matrix of each expert, and newer ones a single tensor for a layer. Llama 4 has
+    the latter, transposed, or the former if it is meant to be quantised. gpt-oss has a single tensor for a layer, in
+    one of two number formats.
+    """
     for path, op in model.ops():
         if not isinstance(op, Experts):
             continue

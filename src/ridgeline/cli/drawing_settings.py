@@ -21,10 +21,10 @@ _DTYPES = (FP32, BF16)
 
 
 def denoiser_dtype(name: str | None) -> torch.dtype | None:
-    """Return the dtype in which a denoiser is asked to run; None for what it is stored in. Raises ValueError."""
-    if name in (None, AUTO):
+    """Return the dtype that `image --dtype` names; None for that of the stored weights. Raises ValueError."""
+    if name is None or name == AUTO:
         return None
-    found = next((known for known in _DTYPES if known.is_called(str(name))), None)
+    found = next((known for known in _DTYPES if known.is_called(name)), None)
     if found is None:
         raise ValueError(f"--dtype is {name!r}; give {', '.join(known.name for known in _DTYPES)} or {AUTO}")
     return found.dtype

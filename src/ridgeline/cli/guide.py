@@ -18,8 +18,10 @@ def guide(
     places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        where = _CHECKOUT if (_CHECKOUT / "docs" / "guide").exists() else "a checkout of Ridgeline"
-        raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/")
+        text = _CHECKOUT / "docs" / "guide" / "README.md"
+        where = _CHECKOUT if text.parent.exists() else "a checkout of Ridgeline"
+        same = f"; {text} has the same text" if text.exists() else ""
+        raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/{same}")
     if not path and sys.stdout.isatty() and webbrowser.open(found.as_uri()):
         return
     print(found)

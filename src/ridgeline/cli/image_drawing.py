@@ -40,9 +40,11 @@ from ridgeline.trace.doubt import Meanwhile
 def draw(
     model: str, prompt: str | None, request: Request, settings: DrawingSettings, dtype: str | None, threads: int | None
 ) -> None:
-    """Draw a prompt's pictures or clips. request: all of it but the prompt. dtype: of the denoiser, by name. Raises
-    ValueError."""
-    own = denoiser_dtype(dtype)
+    """Draw the images or videos of a prompt. Raises ValueError.
+
+    request: all of it but the prompt. dtype: the name of the denoiser's dtype, as `denoiser_dtype` takes it.
+    """
+    runs_in = denoiser_dtype(dtype)
     if prompt is None:
         raise ValueError("give a prompt (- reads standard input), or --latents with a file of saved latents")
     check_draws(request.seed or 0, request.images)
@@ -52,8 +54,8 @@ def draw(
     source = open_drawing(model, settings.medium)
     check_medium(source, settings.medium)
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(source, own, threads=threads, progress=progress, device=settings.place)
-    _draw(pipeline, model, request, settings, own)
+        pipeline = load_pipeline(source, runs_in, threads=threads, progress=progress, device=settings.place)
+    _draw(pipeline, model, request, settings, runs_in)
 
 
 def _draw(

@@ -92,12 +92,15 @@ _WEIGHTS = (
 
 def _setup(text: str, *names: str) -> Any:
     """A format: people write llama.cpp's as their files spell them, Q4_K_M."""
-    return typer.Option(*names, help=text, rich_help_panel="How it is set up", callback=_lower)
+    return typer.Option(*names, help=text, rich_help_panel="How it is set up", callback=_format_name)
 
 
-def _lower(name: str | None) -> str | None:
-    """Return the name of a format as Ridgeline has it: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
-    return None if name is None else next((f.name for f in FORMATS if f.is_called(name.lower())), name.lower())
+def _format_name(name: str | None) -> str | None:
+    """Return the name that Ridgeline has for a format: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
+    if name is None:
+        return None
+    lower = name.lower()
+    return next((known.name for known in FORMATS if known.is_called(lower)), lower)
 
 
 def _workload(text: str) -> Any:
@@ -254,8 +257,8 @@ Context = Annotated[
     str | None, _engine("Positions a request may have, prompt and text together; by default the model's. 1k is 1,024.")
 ]
 Dtype = Annotated[str, _engine(_DTYPE)]
-RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_lower)]
-RunKV = Annotated[str | None, _engine(_RUN_KV, metavar="FORMAT", callback=_lower)]
+RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_format_name)]
+RunKV = Annotated[str | None, _engine(_RUN_KV, metavar="FORMAT", callback=_format_name)]
 MaxRequests = Annotated[int, _engine("Requests under way at a time; further ones wait.")]
 MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]
 Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]

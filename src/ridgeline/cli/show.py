@@ -202,19 +202,19 @@ def _sharing(sizes: Sizes) -> Table:
 def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
     """Their bytes and format; and what becomes of activations, where products round them as well."""
     stored = f"{_bytes(nbytes)}, stored as {recipe.name}" if recipe.name else _bytes(nbytes)
-    stored += _formats(model)
+    stored += _format_shares(model)
     kinds = {share.stored.kind for _, op in model.weighted_ops() for share in op.shares() if share.stored}
     return f"{stored}; activations are rounded to int8 too" if "w8a8" in kinds else stored
 
 
-def _formats(model: Model) -> str:
-    """Return the share of the parameters in each format, most first, of a model whose matrices are in several."""
+def _format_shares(model: Model) -> str:
+    """Return the share of the parameters in each format, largest first; "" if the matrices are in a single format."""
     held: dict[str, int] = {}
     for _, op in model.weighted_ops():
         for share in op.shares():
             name = format_of(model.storage.dtype).name if share.stored is None else share.stored.name
             held[name] = held.get(name, 0) + share.parameters
-    if len(held) <= 2:  # one, and the model's dtype
+    if len(held) <= 2:  # the model's dtype for norms and the like, and one format
         return ""
     total = sum(held.values())
     shares = (f"{count / total:.1%} {name}" for name, count in sorted(held.items(), key=lambda each: -each[1]))

@@ -168,14 +168,14 @@ def _check_fits(
 
 
 def _scheduler(source: Source, kind: PipelineClass) -> Scheduler:
-    """Read the scheduler of a pipeline's folder. Raises ModelRefused for one that is not built."""
+    """Read the scheduler of a pipeline's folder. Raises ModelRefused for one that is not supported."""
     listed = source.components["scheduler"]
     return read_scheduler(listed.folder / _SCHEDULER, kind.timesteps, listed.kind)
 
 
 def scheduler_refusal(source: Source, kind: PipelineClass, denoiser: Denoiser) -> str:
-    """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would not, or if the folder was
-    fetched without its scheduler, as one to plan with."""
+    """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would take it, or if the folder has
+    none, which is enough for a plan."""
     listed = source.components.get("scheduler")
     if listed is None or not (listed.folder / _SCHEDULER).is_file():
         return ""

@@ -52,8 +52,8 @@ class Usual:
     """What a pipeline is usually asked for.
 
     layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
-    clip. tokens: of a text; 0 where texts are read as long as they are. refused: why the scheduler of a folder is not
-    drawn with; "" if it is.
+    clip. tokens: of a text; 0 where texts are read as long as they are. refused: why `load_pipeline`
+    refuses the scheduler of the folder; "" if it does not.
     """
 
     readings: tuple[Reading, ...]

@@ -152,7 +152,7 @@ def _notes(plan: PipelinePlan) -> list[str]:
 
 
 def refusals(plan: PipelinePlan) -> list[str]:
-    """A line where the scheduler of the folder that is planned is one that the commands which draw refuse."""
+    """Return a line if `image` and `video` refuse the scheduler of the planned folder, and no line otherwise."""
     refused, command = plan.usual.refused, "video" if plan.geometry.frames > 1 else "image"
     return [f"`ridgeline {command}` refuses the scheduler of this folder: {refused}"] if refused else []
 

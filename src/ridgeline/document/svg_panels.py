@@ -1,6 +1,7 @@
-"""Panels as SVG: a rectangle for each cell."""
+"""Panels as SVG: a rectangle for each run of equal cells in a line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from textwrap import wrap
 
 from ridgeline.document.panels import Band, Panel, Panels, coarser
@@ -56,9 +57,23 @@ def _band(band: Band, top: int) -> Iterator[str]:
 
 
 def _ink(value: float, panel: Panel) -> str:
-    """The colour of a cell."""
-    grey = round(255 * value)
-    return f'fill="rgb({grey},{grey},{grey})"' if panel.light else f'fill="{SERIES[1]}" fill-opacity="{value:.3f}"'
+    """Return the colour of a cell; empty if nothing of it would be seen."""
+    if panel.light:
+        grey = round(255 * value)
+        return f'fill="rgb({grey},{grey},{grey})"'
+    opacity = f"{value:.3f}"
+    return f'fill="{SERIES[1]}" fill-opacity="{opacity}"' if float(opacity) else ""
+
+
+def _line(inks: Sequence[str], left: float, top: float, side: float) -> Iterator[str]:
+    """Draw the cells of a line; neighbours of one colour are one rectangle."""
+    x = 0
+    for ink, run in groupby(inks):
+        count = len(list(run))
+        if ink:
+            place = f'x="{left + x * side:.2f}" y="{top:.2f}"'
+            yield f'<rect {place} width="{count * side + 0.05:.2f}" height="{side + 0.05:.2f}" {ink}/>'
+        x += count
 
 
 def _panel(panel: Panel, left: int, top: int) -> Iterator[str]:
@@ -67,9 +82,7 @@ def _panel(panel: Panel, left: int, top: int) -> Iterator[str]:
     height = side * len(lines)
     yield '<g shape-rendering="crispEdges">'  # else the ground shows between cells
     for y, line in enumerate(lines):
-        for x, value in enumerate(line):
-            place = f'x="{left + x * side:.2f}" y="{top + y * side:.2f}"'
-            yield f'<rect {place} width="{side + 0.05:.2f}" height="{side + 0.05:.2f}" {_ink(value, panel)}/>'
+        yield from _line([_ink(value, panel) for value in line], left, top + y * side, side)
     yield "</g>"
     frame = f'x="{left}" y="{top}" width="{_SIDE}" height="{height:.1f}"'
     yield f'<rect {frame} fill="none" stroke="#b8b8b8" stroke-width="0.6"/>'

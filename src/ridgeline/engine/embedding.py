@@ -53,7 +53,7 @@ def prompt_text(said: Embedding | None, name: str | None) -> str:
 
 
 def text_ids(texts: Texts, text: str, context: int, prompt: str = "", *, add_special: bool = True) -> list[int]:
-    """Return the ids of a text behind a prompt. Raises ValueError for an empty one or one far longer than the context.
+    """Return the ids of a prompt and a text. Raises ValueError for a text that is empty or far beyond the context.
 
     add_special: Whether the tokenizer's own tokens (BOS, [CLS]) are added.
     """

@@ -11,7 +11,7 @@ from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_ada
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
 from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
 from ridgeline.checkpoint.loading import Loading
-from ridgeline.checkpoint.settling import settle_by
+from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.checkpoint.source import as_source
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
@@ -235,7 +235,7 @@ def load_engine(
     except DivisionRefused as error:  # said as a plan has it
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
     if not dummy_weights:
-        settle_by(source, built, family)
+        settle_from_source(built, family, source)
     if settings.ranks > 1:
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]

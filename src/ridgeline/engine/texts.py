@@ -38,9 +38,9 @@ class Texts:
     reasoning: tuple[str, ...] | None = None
     start: tuple[int, ...] = ()
     embedding: Embedding | None = None
-    served: SamplingParams | None = None
-    """Sampling of a request over HTTP that states none; None for `defaults`. OpenAI's temperature is 1, where
-    transformers is greedy, so a file that has no `do_sample` is read as vLLM reads it: at its temperature, or 1."""
+    server_defaults: SamplingParams | None = None
+    """The server's sampling for a request that states none; None for `defaults`. If the file has no `do_sample`, this
+    is the file's temperature or 1, as in vLLM and OpenAI, while `defaults` is greedy, as in transformers."""
 
     def decoder_prompt(self, ids: Sequence[int]) -> Sequence[int]:
         """What is continued where a prompt has these ids."""
@@ -110,8 +110,9 @@ def load_texts(
     _check(templates, chat_template or str(source.folder))
     try:
         defaults = SamplingParams.from_generation_config(source.generation)
-        samples = source.generation if source.generation.get("do_sample") is not None else {"do_sample": True}
-        served = SamplingParams.from_generation_config({**source.generation, **samples})
+        server_defaults = defaults
+        if source.generation.get("do_sample") is None:
+            server_defaults = SamplingParams.from_generation_config({**source.generation, "do_sample": True})
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
@@ -124,7 +125,7 @@ def load_texts(
         reasoning,
         _start(source),
         embedding,
-        served,
+        server_defaults,
     )
 
 

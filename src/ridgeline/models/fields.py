@@ -282,7 +282,7 @@ class Fields:
         return None
 
     def _dtype_called(self, name: str, stated: object) -> torch.dtype:
-        """Return the number format of a dtype as JSON spells it."""
+        """Return the dtype in which a model runs whose config states this one."""
         try:
             return stated_format(str(stated)).dtype
         except ValueError as error:

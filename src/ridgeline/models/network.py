@@ -30,8 +30,8 @@ class Network(nn.Module, ABC):
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. tables: its tables of tokens, if checkpoints may hold them in several ways.
-    passed_over: patterns of tensors that a checkpoint has beside its own. recipe: the name of what its matrices are
-    stored in, "" for the model's dtype. captures, captured_rows: as of Model.
+    passed_over: patterns of tensors that a checkpoint has beside its own. recipe: the name of the format in which its
+    matrices are stored, "" for the model's dtype. captures, captured_rows: as of Model.
     """
 
     storage: Storage

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ridgeline.ops.stored import other_dtype
+from ridgeline.ops.stored import dtype_mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +199,4 @@ def _check(full: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
     if full.dtype != dtype:
-        raise ValueError(other_dtype(full.dtype, dtype))
+        raise ValueError(dtype_mismatch(full.dtype, dtype))

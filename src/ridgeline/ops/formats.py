@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which tak
 @dataclass(frozen=True, slots=True)
 class Format:
     """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
-    is what torch and a config call it, and `short` torch's and vLLM's other name for it, "" for none."""
+    is the name in torch and in configs, and `short` a second name there (`half`), "" for none."""
 
     name: str
     bits: int
@@ -20,7 +20,7 @@ class Format:
     short: str = ""
 
     def is_called(self, name: str) -> bool:
-        """Whether a name is one of its names; with `torch.` before it, as configs that people wrote have it, too."""
+        """Whether this is one of the format's names, also with `torch.` in front, as in configs written by hand."""
         return name.removeprefix("torch.") in (self.name, self.long, self.short or self.name)
 
     @property
@@ -99,7 +99,7 @@ FP32 = Format("fp32", 32, "float32", "float")
 FP16 = Format("fp16", 16, "float16", "half")
 BF16 = Format("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
-_WIDER = ("float64", "double")
+_FP64 = ("float64", "double")
 
 # fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
 # 128, 64 or 32 with a scale and a zero, which takes a byte, as it is held where they run (AWQ and GPTQ pack two into
@@ -131,8 +131,8 @@ def format_of(dtype: "torch.dtype") -> Format:
 
 
 def format_named(name: str) -> Format:
-    """Return the format called `name`, by any of its names (`bf16`, `bfloat16`, `torch.bfloat16`; `half`). Raises
-    ValueError with the names there are."""
+    """Return the format with this name (`bf16`, `bfloat16`, `torch.bfloat16`, `half`). Raises ValueError that lists
+    the names."""
     for known in FORMATS:
         if known.is_called(name):
             return known
@@ -140,9 +140,9 @@ def format_named(name: str) -> Format:
 
 
 def stated_format(name: str) -> Format:
-    """Return the format in which a model runs whose config states the dtype `name`: as `format_named`, and fp32 for
-    fp64, in which no op computes. Raises ValueError."""
-    return FP32 if name.removeprefix("torch.") in _WIDER else format_named(name)
+    """Return the format in which a model with this dtype in its config runs: that of `format_named`, and fp32 for fp64,
+    in which no op computes. Raises ValueError."""
+    return FP32 if name.removeprefix("torch.") in _FP64 else format_named(name)
 
 
 def weight_format_named(name: str) -> WeightFormat:

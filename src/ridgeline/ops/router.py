@@ -120,7 +120,7 @@ class Router(Linear):
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
     def widen(self) -> None:
-        """Hold the matrix in fp32, in which its logits are computed, because the checkpoint stores it so."""
+        """Hold the matrix in fp32, in which the logits are computed. For a checkpoint that stores it in fp32."""
         assert self.rule.wide, "other routers compute in the model's dtype"
         if self.matrix.spec.dtype == torch.float32:
             return

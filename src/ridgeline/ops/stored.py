@@ -43,8 +43,8 @@ class Stored(nn.Module):
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the dtype to which a checkpoint's floats are cast before they are taken as the tensor `name`: that of
-        the parameter of this name. None for a tensor that is taken as it is stored, and whose numbers `take` reads."""
+        """Return the dtype to which the floats of the checkpoint's tensor `name` are cast before `take` gets them: that
+        of the parameter of this name. None if `take` wants them as they are stored."""
         return self.get_parameter(name).dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
@@ -72,9 +72,9 @@ class Stored(nn.Module):
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
 
 
-def other_dtype(held: torch.dtype, wanted: torch.dtype) -> str:
-    """Return the end of an error about a tensor of codes or integers where the config wants plain floats, or the
-    reverse. Floats of another dtype are cast before."""
+def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:
+    """Return the end of an error about a tensor of floats where codes or integers are wanted, or the reverse. (Floats
+    of another dtype are cast before.)"""
     return f"is {held}, the config wants {wanted}; give the config.json of this checkpoint, with its quantisation"
 
 

@@ -46,7 +46,7 @@ class TemplateMessage:
 
 
 def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> Iterator[list[TemplateMessage]]:
-    """Yield the messages in the form that the template takes, with each text next to calls in the best place first.
+    """Yield the messages in each form that the template takes. The first has text next to calls in the best place.
 
     OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
     `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
@@ -123,7 +123,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _longest_line(text: str) -> str:
-    """Return the longest line of a text, cut to what is searched for."""
+    """Return the longest line of a text, cut to the length that is searched for."""
     return max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from ridgeline.text.reasoning import TAGS
 
 Message = Mapping[str, Any]
-Turn = tuple[int, Message]
+IndexedMessage = tuple[int, Message]
 """A message and its place in the conversation."""
 
 PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
@@ -31,14 +31,14 @@ _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in T
 
 @dataclass(frozen=True, slots=True)
 class PreamblePlaces:
-    """The places in which a template keeps a preamble, by whether its turn is over. The best comes first."""
+    """The places in which a template keeps a preamble, best first, in earlier turns and in the running one."""
 
     over: tuple[PreamblePlace, ...] = ("beside",)
-    """In a turn that a later message of the user ends."""
+    """The places in a turn that a later message of the user ends."""
     running: tuple[PreamblePlace, ...] = ("beside",)
-    """In the turn that the response goes on with."""
+    """The places in the turn that the response continues."""
     keeps_reasoning: bool = False
-    """Whether the running turn has the reasoning of a message with a preamble too."""
+    """Whether these places in the running turn keep the reasoning of the message too."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
@@ -64,7 +64,9 @@ def has_preamble(message: Message) -> bool:
     return bool(message.get("tool_calls")) and not is_blank(message.get("content"))
 
 
-def with_preambles(messages: Iterable[Turn], over: PreamblePlace, running: PreamblePlace) -> Iterator[Turn]:
+def with_preambles(
+    messages: Iterable[IndexedMessage], over: PreamblePlace, running: PreamblePlace
+) -> Iterator[IndexedMessage]:
     """Yield the messages of a conversation with each preamble in its place.
 
     over: the place in turns that a later message of the user ends. running: the place after the last such message.
@@ -76,7 +78,7 @@ def with_preambles(messages: Iterable[Turn], over: PreamblePlace, running: Pream
         yield from _placed(turns[start:end], running if number == len(bounds) - 2 else over)
 
 
-def _placed(turns: Sequence[Turn], place: PreamblePlace) -> Iterator[Turn]:
+def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[IndexedMessage]:
     """Yield the messages of one turn with each preamble in this place."""
     if place == "once_a_turn" and any(has_preamble(message) for _, message in turns):
         turns, place = _texts_joined(turns), "before_reasoning"
@@ -88,13 +90,13 @@ def _placed(turns: Sequence[Turn], place: PreamblePlace) -> Iterator[Turn]:
             joined = message["content"] if reasoning is None else _joined([reasoning, message["content"]])
             yield index, {**_without(message, ("content", *REASONING)), REASONING[0]: joined}
         else:
-            moved = () if place == "before_reasoning" else REASONING
-            yield index, _without(message, ("tool_calls", *(name for name in REASONING if name not in moved)))
-            yield index, _without(message, ("content", *moved))
+            not_with_text, not_with_calls = (REASONING, ()) if place == "before_reasoning" else ((), REASONING)
+            yield index, _without(message, ("tool_calls", *not_with_text))
+            yield index, _without(message, ("content", *not_with_calls))
 
 
-def _texts_joined(turns: Sequence[Turn]) -> list[Turn]:
-    """Return one turn's messages with all texts of the assistant where the last of them is."""
+def _texts_joined(turns: Sequence[IndexedMessage]) -> list[IndexedMessage]:
+    """Return one turn's messages with all texts of the assistant joined in the last message that has one."""
     said = [
         place
         for place, (_, message) in enumerate(turns)

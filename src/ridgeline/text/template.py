@@ -88,8 +88,7 @@ class ChatTemplate:
         changed.
 
         Args:
-            add_special: Add the tokenizer's own tokens (BOS) around what the template writes, which most templates
-                write themselves.
+            add_special: Add the tokenizer's own tokens (BOS). Most templates write them themselves.
             most_tokens: Refuse a prompt that cannot fit in so many tokens, before it is encoded.
 
         Raises:
@@ -107,17 +106,17 @@ class ChatTemplate:
             "documents": None if documents is None else [_plain(document) for document in documents],
             "add_generation_prompt": add_generation_prompt,
         }
-        written = self._best(messages, context)
+        written = self._render_best(messages, context)
         text = _text(written)
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written), add_special=add_special))
 
-    def _best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> Written:
-        """Return what the template writes of the first form of a conversation in which it keeps text next to calls.
+    def _render_best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> Written:
+        """Render a conversation in the first form in which the template keeps the text next to calls.
 
-        Forms in which it keeps the reasoning next to calls too come before the others. Raises the first form's error if
-        the template keeps the text in none.
+        A form in which it keeps the reasoning next to calls too wins over the others. If the template keeps the text in
+        no form, raises the error of the first one.
         """
         messages = with_tool_calls(messages)
         forms = for_template(messages, self.probe)

@@ -114,8 +114,8 @@ class TemplateProbe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._roles: dict[str, str | None] = {}
-        self._before: tuple[Message, ...] = ()  # what a conversation with calls begins with
-        self._has_results = False  # whether the results follow where calls are looked for
+        self._before: tuple[Message, ...] = ()  # the messages that every conversation with calls begins with
+        self._has_results = False  # whether a conversation has results before its calls are looked for
         self._spent = 0.0  # seconds of processor time; all renderings together get what one prompt may take
 
     # -- roles --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ class TemplateProbe:
     @cached_property
     def calls(self) -> "ProbedCalls":
         """The form and the format in which the template writes tool calls."""
-        for self._before, self._has_results in itertools.product(((), (_RULE,)), (False, True)):
+        for before, has_results in itertools.product(((), (_RULE,)), (False, True)):
+            self._before, self._has_results = before, has_results  # for all renderings that follow
             form = self._find_form()
             if form is not None:
                 form = self._completed(form)
@@ -180,7 +181,7 @@ class TemplateProbe:
         return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
 
     def _calling_text(self, form: CallForm, count: int, identity: str | None = None) -> str | None:
-        """Return the prompt of a message with so many calls, up to the text of a result that follows."""
+        """Return the prompt of a message with so many calls, up to the text of the first result if results follow."""
         ids = None if identity is None else [identity]
         results = [form.result(number, identity) for number in range(count)] if self._has_results else []
         text = self._call_text([_ASK, form.message(_NAMES[:count], ids), *results])
@@ -207,7 +208,7 @@ class TemplateProbe:
         form = replace(form, several=several is not None and self._is_once(several, _NAMES))
         over, _ = self._preamble_places(form, [_SAID, _ASK])
         running, keeps_reasoning = self._preamble_places(form, [])
-        # The same place for both where there is one: a prompt then goes on from the one before it.
+        # If the place stays the same when the turn is over, the next prompt begins with this one, which is cached.
         over = (*(place for place in running if place in over), *(place for place in over if place not in running))
         return replace(form, preambles=PreamblePlaces(over, running, keeps_reasoning))
 

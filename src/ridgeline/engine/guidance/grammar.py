@@ -20,8 +20,8 @@ MAX_REASON = 300
 _JSON: Any = JSON_FORM
 _ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of'[^.]*anyOf")
 _ONE_OF_FIX = (
-    "oneOf is not supported for schemas that may overlap; give anyOf, or objects in place of each $ref, which have one "
-    "required property with another const in each"
+    "oneOf is not supported for schemas that may overlap; give anyOf, or give each schema one required property with a "
+    "const of its own and write out each $ref"
 )
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 
@@ -70,9 +70,9 @@ def _refusal(reason: str) -> str:
 
 
 def _one_line(reason: str) -> str:
-    """Return a reason of the library without its names for what no user can see: its states, its options."""
-    seen = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
-    return " ".join(seen.split())[:MAX_REASON]
+    """Return a reason of the library in one line, without its internal states and options, which no user can set."""
+    told = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
+    return " ".join(told.split())[:MAX_REASON]
 
 
 class GrammarCache:

@@ -57,7 +57,7 @@ def read(section: Fields) -> Recipe:
 
 
 def _called(stored: WeightFormat) -> str:
-    """The name of a format for people: int8 whose rows are narrowed too is w8a8."""
+    """Return the usual name of a format: w8a8 for int8 weights and activations."""
     return stored.name.replace("int8", "w8a8") if stored.kind == "w8a8" else stored.name
 
 

@@ -15,7 +15,7 @@ from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, k
 from ridgeline.ops.matrix.interleaved import LANES, codes_side_by_side, in_rows, scales_side_by_side
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import bytes_of, integers
-from ridgeline.ops.stored import Share, other_dtype, weight
+from ridgeline.ops.stored import Share, dtype_mismatch, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
 """The code that stands for zero where a format has no zeros."""
@@ -203,7 +203,7 @@ class QuantisedMatrix(Matrix):
         if name == "bias":
             return {name: own}
         if full.dtype != self.spec.dtype:
-            raise ValueError(other_dtype(full.dtype, self.spec.dtype))
+            raise ValueError(dtype_mismatch(full.dtype, self.spec.dtype))
         assert self.stored.block[0] == 1, "a plain weight is quantised with scales for each output"
         rows_OI = own.t() if self.spec.transposed else own
         if rows_OI.shape != (self.outputs, self.inputs):

@@ -56,7 +56,7 @@ class ServedModel:
     @property
     def defaults(self) -> SamplingParams:
         """The sampling of a request that states none."""
-        return self.texts.served or self.texts.defaults
+        return self.texts.server_defaults or self.texts.defaults
 
     def check_name(self, name: str) -> None:
         """Raises ApiError: 404 for a model that is not served, 400 for one of another sort. A request that names none

@@ -178,15 +178,15 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> object:
         return choice
     if choice.get("type") == "allowed_tools":
         tools = choice.get("tools")
-        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+        tools = [_as_in_chat(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
     if choice.get("type") != "function":
         raise invalid("tool_choice: give auto, none, required, a function or allowed_tools", "tool_choice")
-    return _named(choice)
+    return _as_in_chat(choice)
 
 
-def _named(tool: object) -> object:
-    """Return the name of a function as chat has it; what is none stays as it is."""
+def _as_in_chat(tool: object) -> object:
+    """Return a choice of a function as chat has it. Anything else stays as it is, and is refused with the tools."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     return {"type": "function", "function": {"name": tool.get("name")}}

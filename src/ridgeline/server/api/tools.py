@@ -37,8 +37,8 @@ _MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 class ToolUse:
     """Functions that may be called.
 
-    functions: Those that a call may name: all of the request, or the subset that tool_choice allows. called: Those of
-    them that the response must call one of, if it must. several: Whether it may have more than one call.
+    functions: The functions that a call may name: all of `tools`, or those that tool_choice allows. called: The
+    functions of which the response must call one; () if it need not. several: Whether it may have several calls.
     """
 
     format: ToolFormat
@@ -147,18 +147,21 @@ def _chosen(
     if choice == "required":
         return functions, functions
     by_name = {function.name: function for function in functions}
-    kind = choice.get("type") if isinstance(choice, Mapping) else None
-    if isinstance(choice, Mapping) and kind == "function":
-        return functions, (_found(choice, by_name),)
-    if not isinstance(choice, Mapping) or kind != "allowed_tools":
-        raise invalid("tool_choice: give none, auto, required, a function by its name, or allowed_tools", "tool_choice")
-    allowed = choice.get("allowed_tools")
-    mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
-    if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
-        raise invalid("tool_choice: allowed_tools has a mode, auto or required, and a list of tools", "tool_choice")
-    names = {_found(tool, by_name).name for tool in tools}
-    subset = tuple(function for function in functions if function.name in names)
-    return subset, subset if mode == "required" else ()
+    match choice:
+        case {"type": "function"}:
+            return functions, (_found(choice, by_name),)
+        case {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},
+        }:
+            names = {_found(tool, by_name).name for tool in tools}
+            allowed = tuple(function for function in functions if function.name in names)
+            return allowed, allowed if mode == "required" else ()
+        case {"type": "allowed_tools"}:
+            raise invalid(
+                "tool_choice: give allowed_tools a mode, auto or required, and a list of tools", "tool_choice"
+            )
+    raise invalid("tool_choice: give none, auto, required, a function by its name, or allowed_tools", "tool_choice")
 
 
 def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
@@ -166,9 +169,9 @@ def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise invalid("tool_choice: name each tool by its type, function, and its name", "tool_choice")
+        raise invalid("tool_choice: name each tool by the type function and its name", "tool_choice")
     if name not in by_name:
-        raise invalid(f"tool_choice: no such function is among the tools: {name[:_SHOWN]!r}", "tool_choice")
+        raise invalid(f"tool_choice: no function {name[:_SHOWN]!r} is among the tools; add it", "tool_choice")
     return by_name[name]
 
 

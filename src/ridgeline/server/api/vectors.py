@@ -210,7 +210,7 @@ def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: s
     if isinstance(given, str) and given:
         ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
         if not ids:
-            raise invalid("input: a text has no tokens without the tokenizer's own; give one that has", "input")
+            raise invalid("input: a text has no tokens; give another, or leave add_special_tokens out", "input")
     elif isinstance(given, list) and given and set(map(type, given)) == {int}:
         ids = given
         unknown = next((token for token in ids if not 0 <= token < info.vocabulary), None)

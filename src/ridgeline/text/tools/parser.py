@@ -63,7 +63,7 @@ class ToolParser:
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._call: CallSink | None = None
         self._index = self.complete = 0
-        self._begun = False  # whether the response has a character that is no blank
+        self._begun = False  # whether the response has more than white space
         self._may_be_bare = tool_format.starts_bare
         self._blanks = ""  # the last of the text: they are the template's if a call or nothing follows
         self._content: list[str] = []
@@ -74,7 +74,7 @@ class ToolParser:
         """More of the answer. tokens: those that have come, at the latest with their text."""
         if self._marker_id is not None:
             self._markers += sum(token == self._marker_id for token in tokens)
-        self._begun = self._begun or not (text == "" or text.isspace())
+        self._begun = self._begun or bool(text.strip())
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
             while piece:
@@ -86,8 +86,7 @@ class ToolParser:
         """Return what is left at the end of the response.
 
         cut: Whether the limit of tokens ended it. An incomplete call then stays as it is, or is dropped if other calls
-            come before it and its name has not been told. An incomplete call that is forced always stays as it is, as
-            soon as its name is known.
+            come before it and its name has not been told. A forced call always stays, as soon as its name is known.
         """
         if self._forced:
             self._tell_before_arguments()
@@ -167,7 +166,7 @@ class ToolParser:
         self._call, self._raw, self._blanks = None, [], ""
 
     def _tell_before_arguments(self) -> None:
-        """Tell a forced call that ends before its arguments. Its name has been read, or is the only one there is."""
+        """Tell a forced call that ends before its arguments, if its name has been read or is the only one possible."""
         if self._call is None and self._begun and not self._index:
             self._call = CallSink(self._names)
         call = self._call

@@ -1,7 +1,7 @@
-"""The picture of README.md, the roofline of the built-in model on the machine at hand, on light and dark ground:
+"""The picture of docs/trace.md: the roofline of the built-in model on the machine at hand, on light and dark ground.
 
 ridgeline calibrate --threads 1
-python docs/first_screen.py
+python docs/roofline.py
 """
 
 import subprocess

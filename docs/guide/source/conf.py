@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 project = "Ridgeline: a guide"
 author = "the authors of Ridgeline"
@@ -11,7 +11,6 @@ html_title = "Ridgeline: a guide"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.guide.machinery.extension", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["machinery"]
 suppress_warnings = ["myst.header"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
