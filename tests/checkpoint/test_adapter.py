@@ -1,6 +1,7 @@
 """Adapters that cannot be used are refused in one line that names what is wrong; nothing of them is guessed."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ridgeline.models import FAMILIES, Fields, build, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.ops.matrix import LowRank
 from support.adapters import adapted, write_adapter
-from support.checkpoints import random_model
+from support.checkpoints import edit_config, random_model
 from support.wall_models import wall_model
 
 TEXT = next(case.config for case in CASES if case.id == "gemma3-plain")
@@ -130,7 +131,10 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
         lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(97, 36)}), "is no A or B of a LoRA",
     ),
     "NaN": (lambda t: t[f"{Q}A.weight"].fill_(float("nan")), "A or B of model.layers.0.self_attn.q_proj holds NaN"),
-    "whole numbers": (lambda t: t.update({f"{Q}A.weight": torch.ones(4, 36).int()}), "is no A or B of a LoRA"),
+    "whole numbers": (lambda t: t.update({f"{Q}A.weight": torch.ones(4, 36).int()}), "A.weight is stored in I32"),
+    "codes": (
+        lambda t: t.update({f"{Q}B.weight": t[f"{Q}B.weight"].to(torch.float8_e4m3fn)}), "is stored in F8_E4M3",
+    ),
     "a matrix twice": (
         lambda t: t.update({f"{Q[:17]}{Q[23:]}{h}.weight": t[f"{Q}{h}.weight"].clone() for h in "AB"}), "a second time",
     ),
@@ -143,6 +147,20 @@ def test_tensors(models: Path, adapter: Path, case: str) -> None:
     edit, says = TENSORS[case]
     change_tensors(adapter, edit)
     assert says in refusal(models, adapter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_beyond_the_range_of_the_model_are_refused(
+    models: Path, adapter: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """Expect no infinities in a model of fp16."""
+    folder = shutil.copytree(models / "llama", tmp_path / "llama")
+    edit_config(folder, dtype="float16")
+    change_tensors(adapter, lambda t: [t.update({name: each.to(dtype)}) for name, each in t.items()])
+    adapted(folder, {"a": adapter})
+    change_tensors(adapter, lambda t: t[f"{Q}B.weight"].view(-1)[2:3].fill_(1e5))
+    with pytest.raises(ModelRefused, match=r"q_proj\.lora_B\.weight is stored in .* beyond the range of float16"):
+        adapted(folder, {"a": adapter})
 
 
 def test_an_adapter_for_experts(models: Path, adapter: Path) -> None:

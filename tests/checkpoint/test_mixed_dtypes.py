@@ -210,6 +210,28 @@ def test_numbers_beyond_the_range_are_refused(
     load_model(str(folder))
 
 
+def test_numbers_beyond_the_range_next_to_an_infinity_are_refused(tmp_path: Path) -> None:
+    """Expect the same error if the checkpoint has an infinity of its own, such as one in a mask."""
+    folder = mixed(tmp_path, "llama", FP16, FP16, FP32, is_matrix)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"].view(-1)[:2] = torch.tensor([float("inf"), 1e5])
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelRefused, match=r"embed_tokens\.weight is stored in float32 .* beyond the range of float16"):
+        load_model(str(folder))
+
+
+def test_quantize_names_the_dtype_whose_range_a_number_exceeds(tmp_path: Path) -> None:
+    """Expect the loader's error: the checkpoint is not broken."""
+    folder = mixed(tmp_path, "llama", FP16, FP16, BF16, is_any)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"].view(-1)[3] = 1e5
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(
+        ModelRefused, match=r"up_proj\.weight is stored in bfloat16 .* beyond the range of float16.*set"
+    ):
+        quantise_folder(open_source(str(folder)), tmp_path / "quantised", "int8")
+
+
 def test_codes_where_floats_are_wanted_are_refused(tmp_path: Path) -> None:
     """Expect an error, because a cast would make wrong numbers of codes."""
     folder = mixed(tmp_path, "llama", BF16, BF16, torch.float8_e4m3fn, lambda name, _: name.endswith("up_proj.weight"))

@@ -25,11 +25,12 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models import Fields, ModelRefused, build, families, family_of
 from ridgeline.models.bill import bill, layers_of
+from ridgeline.models.building import stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
-from support.checkpoints import WEIGHT_STD, random_ours
+from support.checkpoints import WEIGHT_STD, edit_config, random_ours
 from support.engines import RecordingRunner, complete, token_engine
 
 NEW_TOKENS = 12
@@ -328,3 +329,24 @@ def test_the_setting_matters(subject: Subject) -> None:
     with_TV, without_TV = (uncached(model, subject.inputs[0], subject.prompts[2]) for model in models)
     change = off(without_TV, with_TV)
     assert change > MATTERS, f"the setting changes the logits by {change:.1e} only"
+
+
+@pytest.mark.parametrize("model_type", ["t5", "umt5"])
+def test_fp16_runs_in_fp32_where_hidden_states_go_beyond_its_range(model_type: str, tmp_path: Path) -> None:
+    """Expect the logits of transformers, which keeps `wo` and with it the hidden states in fp32."""
+    case = next(case for case in OWN_WEIGHTS if case.model_type == model_type)
+    theirs = random_theirs(case, case.seed)
+    for name, parameter in theirs.named_parameters():
+        if name.endswith(".wo.weight"):
+            parameter.data *= 60_000 / parameter.abs().max()
+    write(case, theirs.half(), tmp_path)
+    edit_config(tmp_path, dtype="float16")
+    encoder, ids = [5, 7, 11, 3, 2], [0, 4, 9]
+    reference = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float32)
+    if not case.config.get("tie_word_embeddings", True):
+        reference.lm_head.weight = nn.Parameter(theirs.lm_head.weight.float())
+    with torch.no_grad():
+        logits_TV = reference(input_ids=torch.tensor([encoder]), decoder_input_ids=torch.tensor([ids])).logits[0]
+    ours = load_model(str(tmp_path))
+    assert off(uncached(ours, encoder, ids), logits_TV) <= TOLERANCE
+    assert stored_dtype(Fields.read(tmp_path / "config.json")) == ours.storage.dtype == torch.float32

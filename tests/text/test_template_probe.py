@@ -216,6 +216,50 @@ def test_text_that_a_template_keeps_nowhere_is_refused_by_name() -> None:
     assert "<tide>" in template.encode([ASK, calling(call("tide"), content=thought), result("low")]).text
 
 
+KEEPS_FIRST = (
+    "{% for m in messages %}{% if m.role != 'assistant' or not m.tool_calls %}{{ m.content }}"
+    "{% elif not (messages[:loop.index0] | selectattr('tool_calls') | list) %}{{ m.content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}"
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("I look.", "I look."),  # the same text twice
+        ("I look.", "How high is it?"),  # the user's words
+        ("I look.", "low"),  # the words of a result
+        ("I look at it.", "How high it is I look at."),  # words that stand elsewhere
+    ],
+)
+def test_text_that_stands_elsewhere_too_is_kept_in_its_own_place(said: tuple[str, str]) -> None:
+    """Expect a message of its own for a text that the template leaves out next to the second call."""
+    template = template_of(KEEPS_FIRST + ONE + END)
+    steps = [calling(call("tide"), content=said[0]), result("low"), calling(call("wind", 1), content=said[1])]
+    prompt = template.encode([ASK, *steps, result("east", 1)]).text
+    assert (
+        prompt
+        == ASK["content"] + f"{said[0]}<tide>{json.dumps(ARGUMENTS)}low{said[1]}<wind>{json.dumps(ARGUMENTS)}east"
+    )
+    first = {"role": "assistant", "content": said[0], "function_call": call("tide")["function"]}
+    second = {"role": "assistant", "content": said[1], "function_call": call("wind")["function"]}
+    results = [
+        {"role": "function", "name": name, "content": text} for name, text in (("tide", "low"), ("wind", "east"))
+    ]
+    assert template.encode([ASK, first, results[0], second, results[1]]).text == prompt
+
+
+def test_deepseek_r1_keeps_a_text_that_each_step_repeats(data_dir: Path) -> None:
+    """Its template writes the text next to the first call of a conversation only."""
+    template = template_of(source_of(data_dir, "deepseek-r1-release"))
+    steps = [
+        message
+        for number in (0, 1, 2)
+        for message in (calling(call("tide", number), content="How high? I look."), result(f"low {number}", number))
+    ]
+    assert text_of(template, [ASK, *steps]).count("How high? I look.") == 3
+
+
 HERMES = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
     '\n<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'

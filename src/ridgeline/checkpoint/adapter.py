@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.header import TensorEntry, read_header
 from ridgeline.checkpoint.hub_cache import cached_folder, hub_cache
 from ridgeline.checkpoint.source import ADAPTER, open_source
@@ -163,18 +164,20 @@ def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> d
     for name, entry in entries.items():
         found = _TENSOR.fullmatch(name)
         if found is None or len(entry.shape) != 2 or entry.dtype not in _DTYPES:
-            raise ModelRefused(f"{path}: {_why_not(name)}; merge the adapter into the model")
+            raise ModelRefused(f"{path}: {_why_not(name, entry)}; merge the adapter into the model")
         pairs.setdefault(found["module"], {})[found["half"]] = entry
     if not pairs:
         raise ModelRefused(f"{path} holds no tensors; fetch it again")
     return {module: _half(config, path, module, pair) for module, pair in pairs.items()}
 
 
-def _why_not(name: str) -> str:
+def _why_not(name: str, entry: TensorEntry) -> str:
     if "lora_embedding" in name:
         return f"{name}: LoRA on embeddings is not supported"
     if "lora_magnitude_vector" in name:
         return f"{name}: DoRA is not supported"
+    if _TENSOR.fullmatch(name) is not None and entry.dtype not in _DTYPES:
+        return f"{name} is stored in {entry.dtype}; an A or B is read in {', '.join(sorted(_DTYPES))}"
     return f"{name} is no A or B of a LoRA, and whole modules in an adapter are not supported"
 
 
@@ -289,12 +292,13 @@ def _made_for(adapter: Adapter) -> str:
 
 def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> None:
     """Read the numbers of adapters that are beside a model, in the model's dtype. Raises ModelRefused."""
-    targets = targets_of(model, family)
+    targets, casts = targets_of(model, family), Casts()
     for number, adapter in enumerate(adapters, 1):
-        for module, first, second in _numbers(adapter):
+        for module, *halves in _numbers(adapter):
             added = _target(adapter, targets, family, module).added(number)
-            device = next(model.parameters()).device
-            added.fill(*(tensor.to(device, added.lora_A.dtype).contiguous() for tensor in (first, second)))
+            device, half = next(model.parameters()).device, adapter.halves[module]
+            named = zip((half.first.name, half.second.name), halves, strict=True)
+            added.fill(*(casts.cast(name, t, added.lora_A.dtype).to(device).contiguous() for name, t in named))
 
 
 def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:

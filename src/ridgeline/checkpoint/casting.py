@@ -46,8 +46,8 @@ class Casts:
 
 
 def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
-    """Raise ModelRefused if a cast made a number infinite."""
-    if not torch.isfinite(made).all() and torch.isfinite(tensor).all():
+    """Raise ModelRefused if a cast made a finite number infinite."""
+    if not torch.isfinite(made).all() and (torch.isfinite(tensor) & made.isinf()).any():
         wider = "bfloat16" if made.dtype == torch.float16 else "float32"
         raise ModelRefused(
             f"tensor {name} is stored in {_called(tensor.dtype)} and has numbers beyond the range of "

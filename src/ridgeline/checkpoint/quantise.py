@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ridgeline.checkpoint.casting import cast
+from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.compressed_tensors import compressed, compressed_bytes, quantization_config
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
@@ -205,7 +205,7 @@ def _write_weights(
 def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
     """What a matrix's weight becomes. Raises ModelRefused for numbers that cannot be quantised."""
     try:
-        return compressed(name.removesuffix(".weight"), matrix, cast(full, matrix.spec.dtype))
+        return compressed(name.removesuffix(".weight"), matrix, Casts().cast(name, full, matrix.spec.dtype))
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
 

@@ -76,7 +76,7 @@ def build_to_run(
         recipe = quantised_recipe(weights, fields)
     elif recipe.name in family.widens:
         recipe = PLAIN
-    stated = stored_dtype(fields)
+    stated = stored_dtype(fields, family)
     own = torch.float32 if recipe.name and stated == torch.float16 else stated
     recipe = replace(recipe, kv=kv_format_to_run(kv, fields, stated_kv, own))
     model = build(fields, own, shard=shard, recipe=recipe, family=family)
@@ -105,9 +105,12 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
     return denoiser
 
 
-def stored_dtype(fields: Fields) -> torch.dtype:
-    """Return the format of the numbers that no recipe narrows: bf16 if a quantised config does not state it."""
-    return fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
+def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
+    """Return the dtype of the numbers that no recipe narrows: bf16 if a quantised config does not state it, and fp32
+    instead of fp16 in families that go beyond its range. family: as `build`."""
+    stated = fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
+    widens = stated == torch.float16 and (family or family_of(fields)).widens_fp16
+    return torch.float32 if widens else stated
 
 
 def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None:

@@ -181,8 +181,8 @@ _TEXT_ENCODERS = (
     Family("CLIPTextModel", "clip_text_model", clip.build, "text_model.", ignored=clip.BUFFERS),
     Family("CLIPTextModelWithProjection", "clip_text_model", clip.build_projected, "text_model.", ignored=clip.BUFFERS),
     Family("CLIPModel", "clip", clip.build_half, "text_model.", ignored=clip.IMAGE_HALF),
-    Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER),
-    Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER),
+    Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER, widens_fp16=True),
+    Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER, widens_fp16=True),
 )  # fmt: skip
 ENCODERS = tuple(replace(family, writes=False) for family in _TEXT_ENCODERS)
 """The families that read a text and write none: they give hidden states, or the scores of labels."""
@@ -190,8 +190,17 @@ ENCODERS = tuple(replace(family, writes=False) for family in _TEXT_ENCODERS)
 ENCODER_DECODERS = (
     Family("BartForConditionalGeneration", "bart", bart.build, "model.", bart.RENAMES, bart.IGNORED, encodes=True),
     Family("MarianMTModel", "marian", bart.build_marian, "model.", bart.RENAMES, bart.IGNORED_OF_MARIAN, encodes=True),
-    Family("T5ForConditionalGeneration", "t5", t5.build, "", t5.RENAMES, t5.IGNORED, encodes=True),
-    Family("UMT5ForConditionalGeneration", "umt5", t5.build_umt5, "", t5.RENAMES, t5.IGNORED, encodes=True),
+    Family("T5ForConditionalGeneration", "t5", t5.build, "", t5.RENAMES, t5.IGNORED, encodes=True, widens_fp16=True),
+    Family(
+        "UMT5ForConditionalGeneration",
+        "umt5",
+        t5.build_umt5,
+        "",
+        t5.RENAMES,
+        t5.IGNORED,
+        encodes=True,
+        widens_fp16=True,
+    ),
 )
 """The families whose encoder reads the prompt."""
 

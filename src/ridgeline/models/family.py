@@ -22,6 +22,7 @@ class Family:
     old_names: parts that old checkpoints call otherwise, and what they are called today.
     encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
     widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
+    widens_fp16: whether a model in fp16 runs in fp32, because its hidden states go beyond the range of fp16.
     prefixes: how names begin in checkpoints, in any of these ways, and how here.
     writes: whether its models write text.
     """
@@ -36,6 +37,7 @@ class Family:
     old_names: tuple[tuple[str, str], ...] = ()
     encodes: bool = False
     widens: tuple[str, ...] = ()
+    widens_fp16: bool = False
     prefixes: tuple[tuple[str, str], ...] = ()
     writes: bool = True
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import markupsafe
 
-from ridgeline.text.preamble import PreamblePlace, has_preamble, reasoning_of, with_preambles
-from ridgeline.text.reasoning import TAGS
+from ridgeline.text.preamble import PreamblePlace, has_preamble, with_preambles
 from ridgeline.text.template_probe import CallForm, IdKind, TemplateProbe
 from ridgeline.untrusted import without_collecting
 
@@ -21,7 +20,6 @@ _SYSTEM = ("system", "developer")
 _ASSISTANT = ("assistant", "model", "chatbot")
 _SAMPLE = 64
 """The most characters of a message that are searched for in a prompt."""
-_AFTER_REASONING = re.compile("|".join(re.escape(end) for _, end in TAGS))
 _WORD = re.compile(r"\w{3,}")
 
 
@@ -53,8 +51,11 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
     OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
     `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
     template would leave it out, and for arguments that are no JSON object.
+
+    Args:
+        messages: A conversation whose calls are `tool_calls` (`with_tool_calls`).
     """
-    turns = [_as_tool_calls(TemplateMessage(index, dict(message))) for index, message in enumerate(messages)]
+    turns = [TemplateMessage(index, dict(message)) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
     if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
         yield [_without_calls(turn) for turn in turns]
@@ -84,7 +85,7 @@ def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage |
     """Return the first turn that a prompt lacks, or None if it has all of them.
 
     The prompt is searched for the longest line of each text and the name of each called function. Texts of the
-    assistant are not searched for, since many templates leave earlier reasoning out; `lost_preamble` does for those
+    assistant are not searched for, since many templates leave earlier reasoning out; `lost_preamble` looks for those
     next to calls.
     """
     at = 0
@@ -95,23 +96,6 @@ def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage |
             if at < 0:
                 return turn
     return None
-
-
-def lost_preamble(messages: Sequence[Mapping[str, Any]], prompt: str) -> int | None:
-    """Return the index of the first message whose text next to its calls a prompt lacks, or None. Reasoning in the text
-    may be missing."""
-    for index, message in enumerate(messages):
-        for text in _texts(message.get("content")) if has_preamble(message) else ():
-            if _find(prompt, _longest_line(_AFTER_REASONING.split(text)[-1]), 0) < 0:
-                return index
-    return None
-
-
-def keeps_reasoning(messages: Sequence[Mapping[str, Any]], prompt: str) -> bool:
-    """Whether a prompt has the reasoning next to the calls of the running turn."""
-    running = takewhile(lambda message: message.get("role") != "user", reversed(messages))
-    thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
-    return all(_find(prompt, _longest_line(each), 0) >= 0 for each in thoughts if isinstance(each, str))
 
 
 def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
@@ -182,14 +166,17 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
 # -- calls and their results ------------------------------------------------------------------------------------------
 
 
-def _as_tool_calls(turn: TemplateMessage) -> TemplateMessage:
-    """Return a turn whose one `function_call`, which OpenAI's interface had before `tool_calls`, is a tool call."""
-    call = turn.message.get("function_call")
-    if not isinstance(call, Mapping) or turn.calls:
-        return turn
-    kept = {key: value for key, value in turn.message.items() if key != "function_call"}
-    made = {"id": f"call_{turn.index:09d}", "type": "function", "function": dict(call)}
-    return TemplateMessage(turn.index, {**kept, "tool_calls": [made]})
+def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages with each `function_call`, which came before `tool_calls`, as a tool call."""
+    return [_as_tool_calls(index, message) for index, message in enumerate(messages)]
+
+
+def _as_tool_calls(index: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    call = message.get("function_call")
+    if not isinstance(call, Mapping) or message.get("tool_calls"):
+        return message
+    kept = {key: value for key, value in message.items() if key != "function_call"}
+    return {**kept, "tool_calls": [{"id": f"call_{index:09d}", "type": "function", "function": dict(call)}]}
 
 
 def _with_ids_of_functions(turns: Sequence[TemplateMessage]) -> list[TemplateMessage]:

@@ -1,9 +1,12 @@
 """Preambles: the text of an assistant message that calls tools too ("I look it up."), and where a template takes it."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Literal, get_args
+
+from ridgeline.text.reasoning import TAGS
 
 Message = Mapping[str, Any]
 IndexedMessage = tuple[int, Message]
@@ -22,6 +25,8 @@ PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", 
 PLACES: tuple[PreamblePlace, ...] = get_args(PreamblePlace)
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names under which a message may have its reasoning."""
+_TEXT_MARK, _REASONING_MARK = "kept_text_9d3f{}", "kept_reasoning_9d3f{}"
+_WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in TAGS)}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,57 @@ def _joined(contents: Sequence[Any]) -> Any:
         return "\n\n".join(contents)
     lists = [[{"type": "text", "text": each}] if isinstance(each, str) else list(each) for each in contents]
     return [part for parts in lists for part in parts]
+
+
+def with_marks(messages: Sequence[Message]) -> list[Message]:
+    """Return a conversation with a mark in place of each preamble, and of the reasoning next to calls.
+
+    The prompt of this conversation shows which of them a template keeps. Their own words do not: they may also be in
+    another message. Reasoning at the beginning of a text stays, since templates may leave it out.
+    """
+    return [
+        _with_marks(index, message) if message.get("tool_calls") else message for index, message in enumerate(messages)
+    ]
+
+
+def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
+    """Return the index of the first message whose preamble the prompt of a marked conversation lacks, or None."""
+    for index, message in enumerate(marked):
+        mark = _TEXT_MARK.format(index)
+        if has_preamble(message) and mark in str(message["content"]) and mark not in prompt:
+            return index
+    return None
+
+
+def has_running_reasoning(marked: Sequence[Message], prompt: str) -> bool:
+    """Whether the prompt of a marked conversation has the reasoning next to the calls of the running turn."""
+    running = takewhile(lambda message: message.get("role") != "user", reversed(marked))
+    return all(
+        reasoning_of(message) in prompt for message in running if message.get("tool_calls") and reasoning_of(message)
+    )
+
+
+def _with_marks(index: int, message: Message) -> dict[str, Any]:
+    changed = dict(message)
+    if isinstance(reasoning_of(message), str):
+        changed = {**_without(message, REASONING), REASONING[0]: _REASONING_MARK.format(index)}
+    if has_preamble(message):
+        changed["content"] = _with_mark(message["content"], _TEXT_MARK.format(index))
+    return changed
+
+
+def _with_mark(content: Any, mark: str) -> Any:
+    """Return a content with a mark in place of its texts."""
+    if isinstance(content, str):
+        head = _WITH_REASONING.match(content)
+        assert head is not None, "it may be empty"
+        return content if is_blank(content[head.end() :]) else head[0] + mark
+    return [
+        {**part, "text": _with_mark(part["text"], mark)}
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        else part
+        for part in content
+    ]
 
 
 def _without(message: Message, names: Iterable[str]) -> dict[str, Any]:

@@ -12,13 +12,19 @@ from ridgeline.text.budget import Exhausted
 from ridgeline.text.conversation import (
     TemplateMessage,
     for_template,
-    keeps_reasoning,
     left_out,
-    lost_preamble,
     with_system_in_last_user,
+    with_tool_calls,
 )
 from ridgeline.text.declared import NAMES, read_templates
-from ridgeline.text.preamble import REASONING, has_preamble, reasoning_of
+from ridgeline.text.preamble import (
+    REASONING,
+    has_preamble,
+    has_running_reasoning,
+    lost_preamble,
+    reasoning_of,
+    with_marks,
+)
 from ridgeline.text.provenance import Written, concat
 from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.text.template_probe import TemplateProbe
@@ -112,37 +118,41 @@ class ChatTemplate:
         A form in which it keeps the reasoning next to calls too wins over the others. If the template keeps the text in
         no form, raises the error of the first one.
         """
-        form = self.probe.calls.form if any(has_preamble(message) for message in messages) else None
+        messages = with_tool_calls(messages)
+        forms = for_template(messages, self.probe)
+        if not any(has_preamble(message) for message in messages):
+            return self._whole(next(forms), context)
+        form, marked = self.probe.calls.form, with_marks(messages)
         has_reasoning = form is not None and form.preambles.keeps_reasoning
-        kept: list[Written] = []
+        kept: list[Sequence[TemplateMessage]] = []
         failures: list[ValueError] = []
-        for turns in for_template(messages, self.probe):
+        for turns, marked_turns in zip(forms, for_template(marked, self.probe), strict=True):
             try:
-                written = self._with_preambles(messages, turns, context)
+                prompt = self._prompt_with_preambles(marked, marked_turns, context)
             except ValueError as error:
                 if isinstance(error.__cause__, Exhausted):
                     raise
                 failures.append(error)
                 continue
-            if not has_reasoning or keeps_reasoning(messages, _text(written)):
-                return written
-            kept.append(written)
+            kept.append(turns)
+            if not has_reasoning or has_running_reasoning(marked, prompt):
+                return self._whole(turns, context)
         if not kept:
             raise failures[0]
-        return kept[0]
+        return self._whole(kept[0], context)
 
-    def _with_preambles(
-        self, messages: Sequence[Mapping[str, Any]], turns: Sequence[TemplateMessage], context: Mapping[str, Any]
-    ) -> Written:
-        """Return what the template writes. Raises ValueError that names a text next to calls that it leaves out."""
-        written = self._whole(turns, context)
-        lost = lost_preamble(messages, _text(written))
+    def _prompt_with_preambles(
+        self, marked: Sequence[Mapping[str, Any]], turns: Sequence[TemplateMessage], context: Mapping[str, Any]
+    ) -> str:
+        """Return the prompt of a marked conversation. Raises ValueError naming a text next to calls that it lacks."""
+        prompt = _text(self._whole(turns, context))
+        lost = lost_preamble(marked, prompt)
         if lost is not None:
             raise ValueError(
                 f"messages[{lost}].content: the model's chat template leaves out this text next to tool calls; "
                 "send null"
             )
-        return written
+        return prompt
 
     def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
         """Return what the template writes. Raises ValueError that names a message that it leaves out."""
