@@ -7,7 +7,8 @@ Meanwhile the attacks of tests/server/attacks.py and tests/server/crowds.py come
 make the same attacks. A row is a row of the table of hostile inputs in docs/serving.md. Its figure is the worst gap
 between two tokens of a stream while one of its attacks was under way: the median of the rounds, and the worst of them.
 The bound is ten times the worst gap of an idle server, or 0.2 s if that is more. Memory is that of the server's
-processes after each round.
+processes after each round. KV memory and the traces of ended requests are filled before the first, because both grow
+with any requests up to a size that is set.
 """
 
 import argparse
@@ -116,6 +117,18 @@ def held_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def fill(port: int) -> None:
+    """Fill KV memory and the traces of ended requests: with twice as many tokens as KV memory has positions."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection.request("GET", "/v1/engine/state")
+    limits = json.loads(connection.getresponse().read())["limits"]
+    connection.close()
+    body = json.dumps({"prompt": ["Once"] * 32, "max_tokens": 480, "ignore_eos": True, "temperature": 1}).encode()
+    asking = partial(post, attacks.Post("fill", attacks.COMPLETE, body), port)
+    for _ in range(0, 2 * limits["pages"] * limits["page_size"], 8 * 32 * 480):
+        crowds.at_once(8, asking)
+
+
 def post(attack: attacks.Post, port: int) -> None:
     """Send one attack and read all of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
@@ -126,11 +139,27 @@ def post(attack: attacks.Post, port: int) -> None:
         connection.close()
 
 
-def all_attacks(only: Sequence[str]) -> list[tuple[str, str, Callable[[int], None]]]:
-    """Return row, name and call of each attack; only those of these rows, if any are given."""
-    found = [(each.row, each.name, partial(post, each)) for each in attacks.posts()]
+Attack = tuple[str, str, Callable[[int], None]]
+"""The row, the name and the call of an attack."""
+
+
+def all_attacks(only: Sequence[str]) -> list[Attack]:
+    """Return all attacks; only those of these rows, if any are given."""
+    found: list[Attack] = [(each.row, each.name, partial(post, each)) for each in attacks.posts()]
     found += [(name[:2], name, attack) for name, attack in crowds.CROWDS]
     return [each for each in found if not only or each[0] in only]
+
+
+def make(todo: Sequence[Attack], port: int) -> list[tuple[str, str, float, float]]:
+    """Make attacks one by one; return the row, the name, the start and the end of each."""
+    took = list[tuple[str, str, float, float]]()
+    for row, name, attack in todo:
+        start = time.monotonic()
+        with suppress(OSError):  # the server closes the connection of one that it refuses unread
+            attack(port)
+        took.append((row, name, start, time.monotonic() + AFTER))
+        time.sleep(2 * AFTER)
+    return took
 
 
 @dataclass
@@ -148,22 +177,19 @@ def measure(model: Sequence[str], rounds: int, only: Sequence[str]) -> tuple[lis
     todo = all_attacks(only)
     rows = {name: Row(name) for name in dict.fromkeys(row for row, _, _ in todo)}
     idle, held = list[float](), list[int]()
-    with serving(model) as (server, port), reading(port) as reader:
-        time.sleep(IDLE_SECONDS)
-        for _ in range(rounds):
+    with serving(model) as (server, port):
+        fill(port)
+        with reading(port) as reader:
             time.sleep(IDLE_SECONDS)
-            now, took = time.monotonic(), list[tuple[str, str, float, float]]()
-            for row, name, attack in todo:
-                start = time.monotonic()
-                with suppress(OSError):  # the server closes the connection of one that it refuses unread
-                    attack(port)
-                took.append((row, name, start, time.monotonic() + AFTER))
-                time.sleep(2 * AFTER)
-            time.sleep(1.0)  # streams say what they had when they end
-            idle.append(reader.gap(now - IDLE_SECONDS / 2, now))
-            held.append(held_bytes(server.pid))
-            take(rows, reader, took)
-            reader.at = reader.at[-1:]
+            for _ in range(rounds):
+                time.sleep(IDLE_SECONDS)
+                now = time.monotonic()
+                took = make(todo, port)
+                time.sleep(1.0)  # streams say what they had when they end
+                idle.append(reader.gap(now - IDLE_SECONDS / 2, now))
+                held.append(held_bytes(server.pid))
+                take(rows, reader, took)
+                reader.at = reader.at[-1:]
     return list(rows.values()), idle, held
 
 

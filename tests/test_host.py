@@ -157,3 +157,32 @@ print(count)
         for kept in ([], ["kept"])
     ]
     assert counts[0] > 20 * max(counts[1], 10)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library is left as it is")
+def test_freed_memory_is_returned_by_the_heaps_of_all_threads() -> None:
+    """`keep_freed_memory` comes first, as it does in every command: what threads read is then held until the end."""
+    script = """
+import sys, threading
+from ridgeline.host import keep_freed_memory, return_freed_memory
+def pages():
+    return int(open("/proc/self/statm").read().split()[1])
+def read():
+    bodies = [bytearray(4 << 20) for _ in range(8)]
+    for body in bodies: body[:] = b"x" * len(body)
+    del body, bodies
+    held.wait(); done.wait()
+keep_freed_memory()
+if sys.argv[1:]: return_freed_memory()
+held, done, before = threading.Barrier(5), threading.Event(), pages()
+for _ in range(4): threading.Thread(target=read).start()
+held.wait()
+print((pages() - before) * 4096 >> 20)
+done.set()
+"""
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", script, *given], capture_output=True, text=True, check=True).stdout)
+        for given in ([], ["returned"])
+    )
+    assert kept > 60, "of 128 MiB"
+    assert returned < 8

@@ -126,10 +126,24 @@ def give_back_freed_memory() -> None:
 def keep_freed_memory() -> None:
     """Let this process use again what it frees. glibc gives large pieces back to the system at once, and a step takes
     the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is."""
+    _mallopt((_MMAP_THRESHOLD, 256 * MIB), (_TRIM_THRESHOLD, GIB))
+
+
+def return_freed_memory() -> None:
+    """Give memory back to the system soon after this process frees it, which undoes `keep_freed_memory`.
+
+    A server whose requests are seldom large would otherwise hold what the largest ones took, in the heap of each thread
+    that read one. Another C library than glibc is left as it is.
+    """
+    _mallopt((_MMAP_THRESHOLD, MIB), (_TRIM_THRESHOLD, MIB))
+
+
+def _mallopt(*options: tuple[int, int]) -> None:
+    """Set options of glibc's malloc; another C library has none."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 256 * MIB)
-        mallopt(_TRIM_THRESHOLD, GIB)
+        for option, value in options:
+            mallopt(option, value)
 
 
 def disk_bytes(proc: Path = _PROC) -> int | None:

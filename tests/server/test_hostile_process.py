@@ -1,8 +1,11 @@
-"""44 and 45 of the hostile inputs: the engine's process is killed, and the server is told to end. One real server."""
+"""44, 45 and 55 of the hostile inputs on one real server: the engine's process is killed, the server is told to end,
+and long bodies leave no memory behind."""
 
 import http.client
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -14,17 +17,11 @@ from typing import Any
 import pytest
 
 from server.attacked import LEAKS
+from server.attacks import COMPLETE, CROWDED
+from server.crowds import at_once
 from server.wire import eventually
 
-SERVE = """
-from ridgeline.engine.setup import EngineSettings
-from ridgeline.server.telemetry.logs import set_up_logs
-from ridgeline.server.serve import Served, run_server
-from ridgeline.server.settings import ServerSettings
-set_up_logs("text")
-served = Served("tales", "tales", EngineSettings(kv_bytes=64 << 20), threads=1)
-raise SystemExit(run_server(served, ServerSettings(port=0), lambda url, llm: print(url, flush=True)))
-"""
+SERVE = ("-m", "ridgeline", "serve", "tales", "--port", "0", "--kv-memory", "64MiB", "--threads", "1")
 STREAM = {"prompt": "Once", "ignore_eos": True, "stream": True, "temperature": 0}
 
 
@@ -34,13 +31,18 @@ class Server:
     def __init__(self, log: Path) -> None:
         self.log = log
         with log.open("wb") as file:
-            self.process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, stderr=file)
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline().rsplit(b":", 1)[1])
+            self.process = subprocess.Popen([sys.executable, *SERVE], stdout=file, stderr=subprocess.STDOUT)
+        assert eventually(lambda: self.process.poll() is not None or self._port(), 60)
+        self.port = self._port()
+
+    def _port(self) -> int:
+        """The port that the log names; 0 if it names none."""
+        found = re.search(r"at http://[^ :]+:(\d+)", self.log.read_text())
+        return int(found[1]) if found else 0
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, None if body is None else json.dumps(body))
+        connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body))
         response = connection.getresponse()
         data = response.read()
         connection.close()
@@ -54,6 +56,10 @@ class Server:
         """Processes that it has started and that are there."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+    def resident(self) -> int:
+        """Resident bytes of the server's own process."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def stream(self, tokens: int) -> "Stream":
         return Stream(self.port, tokens)
@@ -92,6 +98,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     finally:
         server.process.kill()
         server.process.wait()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library is left as it is")
+def test_55_what_long_bodies_took_is_given_back(server: Server) -> None:
+    """Each thread that has read one would keep about 80 MiB."""
+    before = server.resident()
+    assert at_once(6, lambda: server.ask("POST", COMPLETE, CROWDED[0][1])[0]) == [400] * 6
+    assert server.resident() - before < 64 << 20
+    assert server.completes()
 
 
 def test_44_an_engine_that_is_killed_is_started_again_once(server: Server) -> None:

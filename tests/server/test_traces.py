@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import tracemalloc
 import weakref
 
 import pytest
 
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
+from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.traces import Traces
 from server.scripted import SECOND, Gate, Scripted, consume, live, turn
@@ -83,6 +85,39 @@ def test_a_ledger_keeps_nothing_of_the_answer_whose_request_has_ended() -> None:
     assert traces.find("a") is not None
     gc.collect()
     assert kept() is None
+
+
+def test_a_ledger_keeps_nothing_of_the_request_but_lengths() -> None:
+    """A tier may be as long as a body, and stop ids as many as the vocabulary; the bytes of a trace count neither."""
+
+    async def run(service: Service, llm: Scripted) -> None:
+        for number in range(20):
+            ids = tuple(range(1000 * number, 1000 * number + 5000))
+            choices = tuple(f"{number}-{choice}" for choice in range(1000))
+            form = StructuredOutputs(choice=choices)
+            bias = {token + number: 1.0 for token in range(1000, 1300)}
+            request = live(str(number), 4, stop_token_ids=ids, structured_outputs=form, logit_bias=bias, n=2)
+            request.tier = "tier" * 25_000 + str(number)
+            task = asyncio.create_task(consume(service, request))
+            await turn()
+            for choice in range(2):
+                llm.token(2 * number + 1, 1.5, None, choice=choice, end=1)
+            await task
+            llm.queues.clear()
+            llm.begun.clear()
+            llm.added = print
+
+    llm, service, traces = served()
+    tracemalloc.start()
+    try:
+        asyncio.run(run(service, llm))
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    told = [traces.find(str(number)) for number in range(20)]
+    assert [each and (each["choices"], each["finish_reasons"]) for each in told] == [(2, ["length"] * 2)] * 20
+    assert held < 100_000, "20 traces of 1,000 bytes"
 
 
 def test_choices_share_their_request_and_a_step_counts_once() -> None:

@@ -28,7 +28,7 @@ from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.document.printable import printable
 from ridgeline.engine import placement
-from ridgeline.host import check_threads, cores, threads_for
+from ridgeline.host import check_threads, cores, return_freed_memory, threads_for
 from ridgeline.models import build_to_run
 from ridgeline.server.http.auth import read_keys
 from ridgeline.server.serve import Model, Servable, Served, run_server
@@ -153,6 +153,8 @@ def serve(
     check_priced(priced, [*given_flags(engine), *given_flags(adapters), *(["--seed"] if seed is not None else [])])
     replicas.check(pipelines)
     split.check(pipelines, replicas, priced.priced, settings.stalled_seconds)
+    if not pipelines:
+        return_freed_memory()  # steps, which take the same memory again and again, run in other processes
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:

@@ -22,7 +22,8 @@ from ridgeline.server.errors import ApiError
 
 @dataclass(eq=False, slots=True)
 class Live:
-    """A request of the server's while it is there. No text of a user is in it, only lengths.
+    """A request of the server's while it is there. It has the lengths of its prompt and of its response, no text of
+    them. `params` and `tier` are as long as the client made them: nobody keeps a Live whose request has ended.
 
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
     came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: whether its first
@@ -169,7 +170,7 @@ class Service:
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
             self.admission.leave(live)
-            live.fail = live.progress = None  # traces keep `live`, and these callbacks keep the whole response
+            live.fail = live.progress = None  # these callbacks keep the whole response
             for observer in self.observers:
                 observer.ended(live, ended)
 

@@ -40,11 +40,44 @@ class _Row(NamedTuple):
     end: int
 
 
+class _Figures(NamedTuple):
+    """The figures of a request, without its sampling parameters and its tier.
+
+    Those are as long as the client made them, up to the size of a body, so a trace that is kept must not refer to them.
+    """
+
+    id: str
+    route: str
+    stream: bool
+    choices: int
+    prompt_tokens: int
+    cached: int
+    tokens: int
+    finishes: tuple[Finish, ...]
+    arrived: int
+
+    @classmethod
+    def of(cls, live: Live) -> "_Figures":
+        """Return the figures of a request as they are now."""
+        return cls(
+            id=live.id,
+            route=live.route,
+            stream=live.stream,
+            choices=live.params.n,
+            prompt_tokens=live.prompt_tokens,
+            cached=live.cached,
+            tokens=live.tokens,
+            finishes=tuple(live.finishes),
+            arrived=live.arrived,
+        )
+
+
 @dataclass(slots=True)
 class _Trace:
-    """One request. steps: that it was in, which took `seconds`. first, last: when its first and newest token came."""
+    """One request: itself while it is under way, its figures when it has ended. steps: that it was in, which took
+    `seconds`. first, last: when its first and newest token came."""
 
-    live: Live
+    request: Live | _Figures
     rows: list[_Row] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
@@ -107,6 +140,7 @@ class Traces:
         """Keep its trace, and forget the oldest ones that do not fit any more."""
         trace = self._under_way.pop(live.id)
         trace.outcome = _outcome(live, error)
+        trace.request = _Figures.of(live)
         self._ended[live.id] = trace
         self._held += trace.nbytes
         while self._held > self._nbytes:
@@ -136,28 +170,29 @@ def _outcome(live: Live, error: BaseException | None) -> str:
 
 
 def _told(trace: _Trace) -> dict[str, Any]:
-    live, priced, begun, first = trace.live, trace.priced, trace.begun, trace.first
+    figures = trace.request if isinstance(trace.request, _Figures) else _Figures.of(trace.request)
+    priced, begun, first = trace.priced, trace.begun, trace.first
     return {
-        "id": live.id,
+        "id": figures.id,
         "object": "request.trace",
-        "route": live.route,
-        "stream": live.stream,
+        "route": figures.route,
+        "stream": figures.stream,
         "state": trace.outcome or ("decode" if first is not None else "queue" if begun is None else "prefill"),
-        "choices": live.params.n,
-        "prompt_tokens": live.prompt_tokens,
-        "cached_tokens": live.cached,
-        "output_tokens": live.tokens,
-        "finish_reasons": [str(finish) for finish in live.finishes],
-        "queue_seconds": _between(live.arrived, begun),
+        "choices": figures.choices,
+        "prompt_tokens": figures.prompt_tokens,
+        "cached_tokens": figures.cached,
+        "output_tokens": figures.tokens,
+        "finish_reasons": [str(finish) for finish in figures.finishes],
+        "queue_seconds": _between(figures.arrived, begun),
         "prefill_seconds": _between(begun, first),
         "decode_seconds": _between(first, trace.last),
-        "total_seconds": _between(live.arrived, trace.last),
+        "total_seconds": _between(figures.arrived, trace.last),
         "steps": trace.steps,
         "step_seconds": trace.seconds,
         "predicted_seconds": priced.predicted if priced.measured else None,
         "floor_seconds": priced.floor if priced.measured else None,
         "predicted_share": priced.share,
-        "ledger": [_row(row, live.arrived) for row in trace.rows],
+        "ledger": [_row(row, figures.arrived) for row in trace.rows],
         "ledger_complete": len(trace.rows) < _MAX_STEPS,
     }
 
