@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
-from ridgeline.engine.worker.messages import PageChange, SequenceState
+from ridgeline.engine.worker.messages import PageChange, SequenceState, Snapshot
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.service import Service
@@ -141,7 +141,7 @@ def test_who_lags_gets_a_snapshot_instead_of_a_backlog(monkeypatch: pytest.Monke
         llm, state = served()
         items = [(request, 0, 0, 1) for request in range(1000)]
         async with listening(state) as slow, listening(state) as quick:
-            await slow.read()
+            await asyncio.gather(slow.read(), quick.read())
             most = 0
             for step in range(40):  # about 15 kB each
                 llm.step(items, step, 0.5)
@@ -155,6 +155,49 @@ def test_who_lags_gets_a_snapshot_instead_of_a_backlog(monkeypatch: pytest.Monke
             assert llm.looks == 3  # two at first, one for the one who lagged
             llm.step(items, 41, 0.5)
             assert (await slow.read_to("steps"))["step"] == 41
+
+    run(script(), monkeypatch)
+
+
+def test_listeners_who_come_together_share_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has one at once; all who come right after it share the next."""
+
+    async def script() -> None:
+        llm, state = served()
+        monkeypatch.setattr(live_state, "FRAME_SECONDS", 0.1)
+        clients = [Client(state) for _ in range(20)]
+        for client in clients:
+            assert [frame["type"] for frame in await client.read()] == ["snapshot"]
+        assert llm.looks == 2
+        llm.step([(1, 0, 0, 16)], 1, 0.5)
+        assert {(await client.read_to("steps"))["step"] for client in clients} == {1}
+        for client in clients:
+            client.task.cancel()
+        await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
+
+    run(script(), monkeypatch)
+
+
+def test_no_listener_gets_a_snapshot_of_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot lacks changes of pages between it and a listener who came after all others had left."""
+
+    async def script() -> None:
+        llm, state = served()
+        told: list[Any] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(llm, "look", lambda tell, **_: told.append(tell))
+            async with listening(state):
+                await turn()
+        assert len(told) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(llm, "look", lambda tell, **_: told.append(tell))
+            async with listening(state) as client:
+                await turn()
+                told[0](Snapshot(0, llm.stats, [1], [], []))
+                assert not client.outbox.waiting
+                told[1](Snapshot(0, llm.stats, [2], [PageChange(0, 7, "held", 1, 16, 1)], []))
+                (snapshot,) = await client.read()
+                assert snapshot["pages"] == [[0, 7, "held", 1, 16, 1, 0]]
 
     run(script(), monkeypatch)
 

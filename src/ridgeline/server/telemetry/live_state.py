@@ -33,13 +33,16 @@ _LISTENERS = 32
 
 @dataclass(eq=False, slots=True)
 class _Listener:
-    """A client. lags: frames were left out, or it has none yet: a snapshot is due as soon as it has read what waits.
-    asked: the snapshot is under way."""
+    """A client. lags: frames were left out, or it has none yet: a snapshot is due as soon as it has read what waits."""
 
     outbox: Outbox
     over: "asyncio.Future[None]"
     lags: bool = True
-    asked: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a snapshot is to be sent next."""
+        return self.lags and not self.outbox.waiting
 
     def put(self, data: bytes) -> None:
         """A frame, unless too much waits. One that is left out makes those after it useless."""
@@ -49,7 +52,7 @@ class _Listener:
 
     def begin(self, snapshot: bytes) -> None:
         """All that was left out is in it."""
-        self.lags = self.asked = False
+        self.lags = False
         self.outbox.put(snapshot)
 
 
@@ -64,6 +67,8 @@ class LiveState:
         self._listeners: set[_Listener] = set()
         self._told = Stats()
         self._framing = False
+        self._renewing: object | None = None  # stands for the snapshot that is under way for listeners
+        self._renewed = -FRAME_SECONDS
         self._ticking: asyncio.Task[None] | None = None
         self._last_step = -1
         self._picture: asyncio.Future[bytes | None] | None = None
@@ -146,7 +151,7 @@ class LiveState:
         self._listeners.add(listener)
         if self._ticking is None:
             self._begin()
-        self._snapshot_for(listener)
+        self._renew()
         try:
             await listener.over
         finally:
@@ -170,19 +175,39 @@ class LiveState:
             self._llm.watch(False)
             self._service.observers.remove(self._ends)
             self._feed.end()
+            # Changes of pages are missing between a snapshot that is under way and the next listener.
+            self._renewing, self._renewed = None, -FRAME_SECONDS
 
-    def _snapshot_for(self, listener: _Listener) -> None:
-        """Give a listener a snapshot. It goes on from where the snapshot was heard of, so that no step is missing in
-        between: a frame that had begun before says some things again, and ends after it."""
+    def _renew(self) -> None:
+        """Ask for one snapshot for all listeners that are due, unless one is under way or was just told.
 
-        def tell(snapshot: Snapshot | None) -> None:
-            if snapshot is not None:
-                listener.begin(frame(self._snapshot(snapshot)))
-            elif not listener.over.done():
-                listener.over.set_exception(gone())
+        The engine stops for a snapshot and the server encodes it, which takes longer the more pages are in use. So
+        listeners that come together share one; who comes right after it waits for the next tick.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._renewing is not None or now - self._renewed < FRAME_SECONDS or not self._llm.alive:
+            return
+        self._renewing, self._renewed = object(), now
+        self._look(partial(self._tell_anew, self._renewing), pages=True)
 
-        listener.asked = True
-        self._look(tell, pages=True)
+    def _tell_anew(self, asked: object, snapshot: Snapshot | None) -> None:
+        """Give a snapshot to the listeners that are due, unless all who listened when it was asked for have left.
+
+        They go on from where the snapshot was heard of, so that no step is missing in between: a frame that had begun
+        before says some things again, and ends after it.
+        """
+        if asked is not self._renewing:
+            return
+        self._renewing = None
+        due = [listener for listener in self._listeners if listener.is_due]
+        if snapshot is None:
+            for listener in due:
+                if not listener.over.done():
+                    listener.over.set_exception(gone())
+        elif due:
+            data = frame(self._snapshot(snapshot))
+            for listener in due:
+                listener.begin(data)
 
     async def _tick(self) -> None:
         """At most ten times a second, tell what has happened, if anything has."""
@@ -191,9 +216,8 @@ class LiveState:
             if (self._feed.due or self._llm.stats != self._told) and self._llm.alive and not self._framing:
                 self._framing = True
                 self._look(self._tell, pages=False)
-            for listener in self._listeners:
-                if listener.lags and not listener.asked and not listener.outbox.waiting and self._llm.alive:
-                    self._snapshot_for(listener)
+            if any(listener.is_due for listener in self._listeners):
+                self._renew()
 
     def _tell(self, snapshot: Snapshot | None) -> None:
         """Tell the steps up to here: all of them have been heard of, and the snapshot is of after the last."""
