@@ -9,6 +9,7 @@ import typer
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _SITE = Path("guide", "index.html")
+_CHAPTERS = Path("docs", "guide")
 
 
 def guide(
@@ -18,8 +19,11 @@ def guide(
     places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        where = _CHECKOUT if (_CHECKOUT / "docs" / "guide").exists() else "a checkout of Ridgeline"
-        raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/")
+        where = _CHECKOUT if (_CHECKOUT / _CHAPTERS).exists() else "a checkout of Ridgeline"
+        raise ValueError(
+            f"the guide has not been built: read its chapters in {_CHAPTERS}/ of {where}, or build the site with "
+            f"`make guide` there; experiments and questions are here: ridgeline lab, ridgeline quiz"
+        )
     if not path and sys.stdout.isatty() and webbrowser.open(found.as_uri()):
         return
     print(found)

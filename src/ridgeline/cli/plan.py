@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_embedding import plan_embedding
@@ -64,7 +65,8 @@ def plan(
         return
     devices = compared_cards(shown, setup.device)
     if model is None or (setup.device is None and devices is None):
-        raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
+        missing = "MODEL" if model is None else "--device"
+        raise ValueError(f"{missing} is missing; for example: {EXAMPLES['plan']}; ridgeline plan --list names all")
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
         from ridgeline.cli.plan_pictures import plan_pictures  # a language model's plan does not wait for what draws
