@@ -1,4 +1,4 @@
-# make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
+# make demo: the built-in model tells a story; where its time went, predicted beside measured; a plan of a known model.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
 # make real: trained models from PyPI against transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
@@ -10,18 +10,26 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_SHOWS := --quiet
+STEPS := 3
+PIP = $(BIN)/python -m pip install $(PIP_SHOWS) --disable-pip-version-check --constraint constraints.txt
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update clean
 
+# A stranger waits for it: pip shows its progress here, elsewhere errors alone.
+demo: PIP_SHOWS :=
+demo: STEPS := 4
 demo: $(VENV)/.base
-	@echo '$$ ridgeline run tales "Once upon a time"'
-	@$(BIN)/ridgeline run tales "Once upon a time" --seed 4
-	@echo
-	@echo '$$ ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32'
-	@$(BIN)/ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32
+	@echo '4/4 a story, where its time went, and a plan: three commands, some 20 s'
+	@printf '\n$$ %s\n%s' 'ridgeline run tales "Once upon a time" --seed 4 --quiet' 'Once upon a time'
+	@$(BIN)/ridgeline run tales "Once upon a time" --seed 4 --quiet
+	@printf '\n$$ %s\n' 'ridgeline trace tales "Once upon a time" --summary'
+	@$(BIN)/ridgeline trace tales "Once upon a time" --summary
+	@printf '\n$$ %s\n' 'ridgeline plan llama-3-8b --device h100-sxm --short'
+	@$(BIN)/ridgeline plan llama-3-8b --device h100-sxm --short
+	@printf '\n%s\n' 'Next: . $(BIN)/activate, then ridgeline'
 
 bench: $(VENV)/.base
 	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
@@ -71,10 +79,12 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 $(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/ops/kernels/sources.py $(wildcard src/ridgeline/ops/kernels/native/*)
+	@echo '1/$(STEPS) an environment in $(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing ridgeline into $(VENV)'
-	@$(PIP) --no-deps --timeout 5 --retries 0 --index-url $(TORCH_INDEX) torch 2>/dev/null \
-		|| echo '$(TORCH_INDEX) cannot be had: pip chooses torch, on Linux with CUDA'
+	@echo '2/$(STEPS) torch without CUDA, some 200 MB, from $(TORCH_INDEX)'
+	@$(PIP) --no-deps --timeout 5 --retries 0 --index-url $(TORCH_INDEX) torch \
+		|| echo 'torch cannot be had there: pip chooses it in the next step, on Linux with gigabytes of CUDA'
+	@echo '3/$(STEPS) ridgeline and what it needs; its kernels are compiled here, which takes up to two minutes'
 	@$(PIP) --editable .
 	@$(BIN)/python -c 'import torch; from ridgeline.ops import kernels; print("torch", torch.__version__); print("kernels", kernels.state())'
 	@touch $@

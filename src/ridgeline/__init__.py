@@ -1,4 +1,4 @@
-"""Ridgeline: an inference engine that knows its own limits."""
+"""Ridgeline: an inference engine that predicts, measures and explains its own speed."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -218,6 +218,23 @@ def test_chat_templates(ridgeline: Run, folder: Path, template: str, says: str) 
     assert says in ended.out
 
 
+def test_keys_that_nothing_reads_are_named_here_alone(ridgeline: Run, tmp_path: Path) -> None:
+    """Also those of the quantization config. A newcomer's `run`, `plan` and `show` spoke of them too."""
+    write_model(tmp_path / "plain", template=CHAT)
+    folder = tmp_path / "model"
+    quantise_folder(open_source(str(tmp_path / "plain")), folder, "int8")
+    section = json.loads((folder / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    change(folder, "config.json", _model_name_or_path="x", quantization_config=section | {"rotations": [1, 2]})
+    named = ["'_model_name_or_path'", "'quantization_config.rotations'"]
+    ended = ridgeline("check", folder)
+    assert (ended.code, ended.err.splitlines()) == (OK, [f"config: nothing reads {name}" for name in named])
+    short = ("--device", "l4", "--input", 20, "--output", 8)
+    for command in (("run", folder, "hi", "--max-tokens", 1), ("plan", folder, *short), ("show", folder)):
+        ended = ridgeline(*command)
+        assert ended.code == OK, ended.err
+        assert not any(name in ended.out + ended.err for name in ("_model_name_or_path", "rotations"))
+
+
 def test_a_template_without_a_system_message(ridgeline: Run, folder: Path) -> None:
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT
     change(folder, "tokenizer_config.json", chat_template=refusing)

@@ -185,14 +185,15 @@ def test_an_unknown_command(ridgeline: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["lab"], "ridgeline: Missing command. (see ridgeline lab --help)"),
         (["lab", "none"], "No such command 'none'. (see ridgeline lab --help)"),
         (["lab", "memory", "--no-such-option"], "(see ridgeline lab memory --help)"),
-        (["run"], "Missing argument 'model'. (see ridgeline run --help)"),
+        (
+            ["run"],
+            'ridgeline: MODEL is missing; for example: ridgeline run tales "Once upon a time" (see ridgeline run',
+        ),
     ],
 )
 def test_a_usage_error_names_the_help_that_answers(ridgeline: Run, arguments: list[str], says: str) -> None:
-    """A bare `lab` printed its help on stdout and an error without a word on stderr."""
     assert_one_line(ridgeline(*arguments), USAGE, says)
 
 
@@ -431,14 +432,14 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
 
 
 def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
-    """As they are stored, in a folder and by its config.json; keys that nothing reads are named."""
+    """As they are stored, in a folder and by its config.json."""
     change_config(own_folder, quantization_config={"quant_method": "fbgemm_fp8", "rotations": 3})
     for name in (own_folder, own_folder / "config.json"):
         shown = ridgeline("show", name)
         assert shown.code == OK
         assert "stored as fp8 channel" in " ".join(shown.out.split())
         assert "vocabulary 260, fp8 channel and fp32, head" in " ".join(shown.out.split())
-        assert "'quantization_config.rotations'" in shown.out
+        assert "rotations" not in shown.out + shown.err
     assert ridgeline("show", own_folder, "--json").json["weights"] == "fp8 channel"
     change_config(own_folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert_one_line(ridgeline("run", own_folder, "hi"), REFUSED, "priced (ridgeline plan, show, trace --priced)")

@@ -164,6 +164,66 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert tags["speed"] == ["serving", "prefill", "decode"]
 
 
+def test_a_short_plan_is_five_lines_with_the_figures_of_the_answer(plan: Any) -> None:
+    """Each fits a line of a file, and none of them needs a glossary."""
+    asked = ("llama-3-8b", *CARD)
+    code, out, err = plan(*asked, "--short")
+    assert (code, err) == (0, "")
+    title, *lines, empty, more = out.splitlines()
+    assert title == plan(*asked)[1].splitlines()[0]
+    assert [line.split()[0] for line in lines] == ["fits", "users", "speed", "limit", "cost"]
+    assert max(map(len, lines)) <= 100
+    assert not re.search(r"TTFT|TPOT|ITL|\[", out)
+    assert (empty, "without --short" in more) == ("", True)
+    full = json.loads(plan(*asked, "--json")[1])
+    told, most = full["answer"], full["load"]["most"]
+    users, rate = told["users"], most["tokens_per_second_per_user"]["expected"]
+    assert lines[1].startswith(f"users  {users} at once: the first token within 1 s on average, the next ones every 50")
+    assert lines[2].startswith(f"speed  {users} users: {rate:.1f} tokens a second each, ")
+    assert f"{told['tokens_per_second']['expected']:,.0f} in all; one alone: " in lines[2]
+    assert f"${told['dollars_per_million_tokens']:.2f} a million output tokens" in lines[4]
+
+
+def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
+    """What does not fit, what misses its targets, batches, demands, and speech."""
+    large = ("llama-3-70b", "--device", "rtx-4090")
+    fits, speed, *_ = plan(*large, "--short")[1].splitlines()[1:]
+    assert fits.startswith("fits   NO: the card lacks 111.70 GiB; it would fit with int4 weights on 2 cards")
+    assert speed.startswith("speed  if it did, one alone: ")
+    several = ("llama-3-70b", *CARD, "--devices", "4", "--short")
+    assert "left for keys and values on each card" in plan(*several)[1]
+    assert "users  40.0 requests/s: " in plan(*several, "--rate", "40")[1]
+    assert "users  none: a single user gets a TTFT of " in plan(*several, "--ttft", "1ms")[1]
+    free = plan(*several, "--slo", "none", "--batch", "8")[1]
+    assert re.search(r"users  [\d,]+ at once\n", free)
+    assert "; 8 asking at once: " in free
+    assert "an hour of sound, at $" in plan("whisper-large-v3-turbo", "--device", "l40s", "--short")[1]
+    assert (
+        "no price known; give --price"
+        in plan("tales", "--device", "mi100", "--short", "--input", "9", "--output", "9")[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--full",), "leave it out, or --full"),
+        (("--section", "time", "--json"), "leave it out, or --section and --json"),
+        (("--compare",), "leave it out, or --compare"),
+    ],
+)
+def test_a_short_plan_shows_nothing_else(plan: Any, words: tuple[str, ...], said: str) -> None:
+    code, out, err = plan("llama-3-8b", *CARD, "--short", *words)
+    assert (code, out, err) == (2, "", f"ridgeline: --short shows five lines and nothing else; {said}\n")
+
+
+@pytest.mark.parametrize("model", ["bge-m3", "flux.1-schnell"])
+def test_only_models_that_write_have_a_short_plan(plan: Any, model: str) -> None:
+    code, out, err = plan(model, "--device", "l4", "--short")
+    assert (code, out) == (2, "")
+    assert err == f"ridgeline: {model} writes no text, and only plans of models that do have --short; leave it out\n"
+
+
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("100", 100), ("200", 100), ("wide", 100), ("0", 100)])
 def test_columns_narrow_what_goes_into_a_pipe(
     plan: Any, columns: str, width: int, monkeypatch: pytest.MonkeyPatch
@@ -327,7 +387,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
         (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
-        ((), "--device is missing; ridgeline plan --list"),
+        ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; ridgeline plan --list"),
         ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
         ((*CARD, "--slo", "e2e=1s"), "--slo has 'e2e=1s'; it takes ttft, tpot, like"),
         ((*CARD, "--slo", "fast"), "--slo has 'fast'"),

@@ -56,6 +56,33 @@ def test_prints_the_way_of_a_token(ridgeline: Run, dense: str, card: str) -> Non
     assert dense not in ended.out, "a folder's name is enough"
 
 
+def test_a_summary_is_a_handful_of_lines(ridgeline: Run, dense: str, card: str) -> None:
+    ended = ridgeline("trace", dense, "hello", "--device", card, "--repeats", 1, "--summary")
+    assert (ended.code, ended.err) == (OK, "")
+    first, heads, *lines = ended.out.splitlines()
+    assert first == "pebble: where the time of one token went"
+    assert heads.split() == ["at", "best", "predicted", "measured"]
+    assert [line.split()[0] for line in lines[:6]] == ["weights", "attention:", "head:", "norms", "Python", "one"]
+    assert "candidates" not in ended.out
+
+
+@pytest.mark.parametrize(
+    "more", [["--json"], ["--lens"], ["--layer", "1"], ["--roofline", "-"], ["--experts", "--position", "1"]]
+)
+def test_a_summary_shows_nothing_else(ridgeline: Run, dense: str, more: list[str]) -> None:
+    given = "--roofline -" if "--roofline" in more else more[0]
+    ended = ridgeline("trace", dense, "hello", "--summary", *more)
+    assert_one_line(ended, USAGE, f"nothing else; leave it out, or {given}\n")
+
+
+def test_no_summary_of_a_picture_or_of_what_is_priced_alone(ridgeline: Run) -> None:
+    assert_one_line(
+        ridgeline("trace", "digits", "a seven", "--summary"), USAGE, "--summary is of models that write text"
+    )
+    priced = ridgeline("trace", "tales", "--summary", "--priced", "l4")
+    assert_one_line(priced, USAGE, "--summary is of a model that runs; leave it out")
+
+
 def test_json_is_one_object(ridgeline: Run, dense: str, card: str) -> None:
     ended = ridgeline("trace", dense, "hello", "--device", card, "--threads", 1, "--repeats", 1, "--json")
     assert ended.code == OK, ended.err

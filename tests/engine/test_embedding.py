@@ -178,7 +178,6 @@ def test_scores_of_a_reranker(tmp_path: Path, squashed: bool) -> None:
         assert score == pytest.approx(float(logit.sigmoid() if squashed else logit), rel=1e-4)
     with pytest.raises(ValueError, match="gives scores of labels, no vectors"):
         embedder.embed(["a"])
-    assert not embedder.loaded.unread
 
 
 def test_scores_of_a_roberta_that_has_its_vocabulary_and_merges_alone(tmp_path: Path) -> None:

@@ -334,10 +334,17 @@ def test_fields_that_change_nothing(family: str) -> None:
 
 
 def test_a_field_that_nobody_knows_is_named_and_no_more() -> None:
-    """A fine-tune's own note refuses nothing."""
-    fields = Fields(changed("llama", trained_by="someone", vision_config={"depth": 3}), "config.json")
+    """A fine-tune's own note refuses nothing; only a part for images or sound is one that the model here lacks."""
+    unknown = {
+        "trained_by": "someone",
+        "vision_config": {"depth": 3},
+        "audio_config": {"depth": 2},
+        "js_config": {"a": 1},
+    }
+    fields = Fields(changed("llama", **unknown), "config.json")
     build(fields)
-    assert fields.unread() == ["trained_by", "vision_config"]
+    assert fields.unread() == list(unknown)
+    assert fields.other_inputs() == ["vision_config", "audio_config"]
 
 
 def test_real_configs_have_nothing_unread(data_dir: Path) -> None:

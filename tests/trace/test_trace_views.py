@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
+from ridgeline.document import numbers
 from ridgeline.document.page import Document, Table
 from ridgeline.document.roofline import Point
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.engine import SamplingParams
-from ridgeline.roofline.device import Cache
+from ridgeline.roofline.device import Cache, Host
 from ridgeline.roofline.figure import roofline
 from ridgeline.roofline.guard import under_floor
 from ridgeline.trace.ledger import Ledger
@@ -29,6 +30,7 @@ from ridgeline.trace.views.export import COLUMNS, to_csv, to_json
 from ridgeline.trace.views.perfetto import REQUEST, STEPS, to_perfetto
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
+from ridgeline.trace.views.summary import summary
 from ridgeline.trace.views.table import op_table
 
 NS = 1e-3  # a nanosecond in the trace file's microseconds
@@ -48,6 +50,72 @@ def told(ledger: Ledger, **shown: Any) -> str:
 def lines_of(table: Table, width: int = WIDTH) -> list[str]:
     """A table's lines without the document's title."""
     return plain(Document("table", (table,)), width).splitlines()[1:]
+
+
+# -- the summary ------------------------------------------------------------------------------------------------------
+
+PREFIXES = {"": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
+
+
+def seconds_in(text: str) -> float:
+    """Seconds as a cell says them."""
+    number, unit = text.removeprefix("over ").split()
+    return float(number) * PREFIXES[unit.removesuffix("s")]
+
+
+def summed(ledger: Ledger) -> dict[str, list[str]]:
+    """The rows of the summary's table by their labels."""
+    table = summary(ledger).blocks[0]
+    assert isinstance(table, Table)
+    rows = [[str(cell) for cell in row.cells] for row in table.rows if not isinstance(row, str)]
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "qwen3-next", "gpt2"])
+def test_the_lines_of_a_summary_add_up(tiny: Maker, family: str) -> None:
+    """Every op is in one line, and the lines are the whole step: at best, predicted and measured."""
+    host = Host(step=4e-4, op=0.0, sequence=9e-5, token=1e-6, byte=0.0)
+    ledger = tiny(family).trace(Wanted(repeats=2), device=replace(DEVICE, host=host))
+    rows = summed(ledger)
+    whole = rows.pop("one token")
+    step = ledger.step("decode")
+    assert step.host > 0
+    assert seconds_in(whole[1]) == pytest.approx(step.expected, rel=0.01)
+    for column in range(3):
+        parts = [seconds_in(cells[column]) for cells in rows.values() if cells[column]]
+        assert sum(parts) == pytest.approx(seconds_in(whole[column]), rel=0.02)
+    assert seconds_in(whole[2]) == pytest.approx(ledger.whole("decode"), rel=0.01)
+
+
+def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
+    """In the order of the work, with what is not predicted named so: this device's host is not known."""
+    made = tiny("llama")
+    ledger = made.trace(Wanted(repeats=2))
+    model = made.llm.loaded.model
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
+    weights = sum(p.nbytes for p in matrices)
+    rows = summed(ledger)
+    names = list(rows)
+    assert names[0] == f"weights of 3 layers: {numbers.say(weights, 'B')}"
+    assert [name.partition(":")[0] for name in names[1:]] == [
+        "attention", "head", "norms and other small ops", "Python around them", "one token",
+    ]  # fmt: skip
+    assert names[2].startswith("head: a score for each of 263 tokens, ")
+    assert rows[names[4]][1] == "not known"
+    assert rows["one token"][1].startswith("over ")
+    text = plain(summary(ledger), WIDTH)
+    assert "Slate 2 (not calibrated" in text
+    assert "impossible" not in text
+
+
+def test_a_summary_of_a_prompt_alone_and_of_what_cannot_be(tiny: Maker, ledger: Ledger) -> None:
+    """Without a decode step the prefill is shown; the physics guard is never left out."""
+    alone = replace(ledger, steps=ledger.steps[:1])
+    assert list(summed(alone))[-1] == "the prompt"
+    assert plain(summary(alone), WIDTH).startswith("tiny: where the time of the prompt went\n")
+    slow = replace(DEVICE, bandwidth=1.0, caches=(Cache("L2", 2e6, 1.0),))
+    broken = tiny("llama").trace(Wanted(repeats=2), device=slow)
+    assert "impossible: " in plain(summary(broken), WIDTH)
 
 
 # -- for programs -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ridgeline.models import build_to_run, family_of
 from ridgeline.models.bill import layers_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import read_recipe
 
 Progress = Callable[[int, int], None]
 
@@ -55,7 +56,8 @@ def _checked(source: Source, progress: Progress | None) -> Report:
         report.found("config", [str(refused)])
     else:
         report.facts["config"] = f"{family_of(fields).architecture}, {' + '.join(map(str, layers_of(built)))} layers"
-        report.note("config", (f"{key!r} is read by nothing" for key in fields.unread()))
+        unread = (*fields.unread(), *read_recipe(fields).unread)
+        report.note("config", (f"nothing reads {key!r}" for key in unread))
     whole = _weights(source, built, report, progress)
     _texts(source, built, report)
     if built is not None and whole and report.sound:

@@ -4,8 +4,13 @@ import typer
 
 from ridgeline.cli.bench_engine import engine
 from ridgeline.cli.bench_serve import serve
+from ridgeline.cli.examples import EXAMPLES
 
-bench = typer.Typer(help="Measure a server under load, or the engine against the roofs of this machine.")
+bench = typer.Typer(
+    help="Measure a server under load, or the engine against the roofs of this machine.",
+    epilog=f"\b\nThe engine:  {EXAMPLES['bench engine']}\nA server:    {EXAMPLES['serve']}, then elsewhere "
+    f"{EXAMPLES['bench serve']}",
+)
 
 
 @bench.callback()

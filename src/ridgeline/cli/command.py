@@ -11,6 +11,7 @@ import typer
 
 from ridgeline.cli.aliases import Spellings, long_name, respelt
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
+from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.help import PlainCommand
 
 _CONFIG = "A TOML file with options; those given as flags count before it."
@@ -56,8 +57,10 @@ class Command(PlainCommand):
         try:
             yield
         except typer.BadParameter as error:
-            if error.param is None or not error.message:  # one that is missing has no message of its own
+            if error.param is None:
                 raise
+            if not error.message:  # the library's own for one that is missing
+                ctx.fail(_missing(ctx, error.param))
             ctx.fail(f"{_label(ctx, error.param)}{_bad_value(error)}")
         except ValueError as error:
             named = self._named(ctx, str(error))
@@ -72,6 +75,13 @@ class Command(PlainCommand):
                 if message.startswith(f"{name} is "):
                     return _label(ctx, param) + message.removeprefix(name)
         return message
+
+
+def _missing(ctx: Any, param: Any) -> str:
+    """Return the error for an argument or option that was not given, with a command that has it."""
+    name = (param.metavar or str(param.name).upper()) if param.param_type_name == "argument" else long_name(param)
+    example = EXAMPLES.get(" ".join(ctx.command_path.split()[1:]))
+    return f"{name} is missing" + (f"; for example: {example}" if example else "")
 
 
 def _label(ctx: Any, param: Any) -> str:

@@ -55,8 +55,6 @@ def embed(
     with loading_bar(model) as progress:
         embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     say_warnings(embedder.loaded.warnings)
-    for key in embedder.loaded.unread:
-        say(f"the model's config.json has {key!r}, which nothing reads")
     started = time.perf_counter()
     if embedder.info.labels:
         _check_scored(every, search=search, prompt=prompt, dimensions=dimensions)

@@ -9,6 +9,7 @@ import typer
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _SITE = Path("guide", "index.html")
+_CHAPTERS = Path("docs", "guide")
 
 
 def guide(
@@ -18,10 +19,11 @@ def guide(
     places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        text = _CHECKOUT / "docs" / "guide" / "README.md"
-        where = _CHECKOUT if text.parent.exists() else "a checkout of Ridgeline"
-        same = f"; {text} has the same text" if text.exists() else ""
-        raise ValueError(f"the guide has not been built; `make guide` in {where} does so, in {_SITE.parent}/{same}")
+        where = _CHECKOUT if (_CHECKOUT / _CHAPTERS).exists() else "a checkout of Ridgeline"
+        raise ValueError(
+            f"the guide has not been built: read {_CHAPTERS}/README.md in {where}, or build the site with "
+            f"`make guide` there; experiments and questions are here: ridgeline lab, ridgeline quiz"
+        )
     if not path and sys.stdout.isatty() and webbrowser.open(found.as_uri()):
         return
     print(found)

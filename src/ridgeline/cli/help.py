@@ -23,11 +23,29 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """A group of commands whose help is such a page."""
+    """A group of commands whose help is such a page, and which lists its commands if none is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Print what there is, on stdout, where the library has an error for a command that is missing."""
+        if not args and not self.invoke_without_command:
+            typer.echo(self._overview(ctx))
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Its options, then its commands."""
         _write_parameters(self, ctx, formatter)
+        self._write_commands(formatter)
+
+    def _overview(self, ctx: Any) -> str:
+        """Return what the group says of itself, its commands, and what it says at the end."""
+        formatter = ctx.make_formatter()
+        formatter.write_text(_summary(self))
+        self._write_commands(formatter)
+        self.format_epilog(ctx, formatter)
+        return str(formatter.getvalue()).rstrip("\n")
+
+    def _write_commands(self, formatter: Any) -> None:
         with _section(formatter, "Commands"):
             formatter.write_dl([(_name(name), _summary(command)) for name, command in self.commands.items()])
 

@@ -31,6 +31,7 @@ from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.lab.cache import changed
+from ridgeline.lab.exercise import EXERCISES
 from ridgeline.lab.experiments import EXPERIMENTS
 from ridgeline.lab.inside import STORY, in_fp32
 from ridgeline.lab.ledger import Ledger
@@ -44,7 +45,13 @@ from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.memory import memory_of
 
 lab = typer.Typer(
-    help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself."
+    help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.",
+    epilog=f"""\b
+An experiment:  ridgeline lab heads
+An exercise:    ridgeline lab exercise attention, then the same with --check
+About them all: ridgeline lab exercise
+
+Exercises: {", ".join(EXERCISES)}.""",
 )
 
 _BUILTIN = "tales"

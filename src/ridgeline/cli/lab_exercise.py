@@ -23,8 +23,10 @@ def exercise(
         if checked or file is not None:
             option = "--check" if checked else "--file"
             raise ValueError(f"{option} is of one exercise; name it: ridgeline lab exercise NAME {option}")
+        width = max(map(len, EXERCISES))
         for each in EXERCISES.values():
-            print(f"{each.name:16}{_first_line(each)}")
+            print(f"{each.name:{width}}  {_first_line(each)}")
+        print(f"\n{'write one':{width}}  ridgeline lab exercise attention")
         return
     if name not in EXERCISES:
         raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")

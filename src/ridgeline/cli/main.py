@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
+from ridgeline.cli.examples import SENTENCE, first_lines
 from ridgeline.cli.help import WIDEST, PlainCommand, PlainGroup
 from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
 from ridgeline.version import __version__
@@ -54,15 +55,17 @@ _TRACEBACK = "--traceback"
 
 
 def _top(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     traceback: Annotated[
         bool, typer.Option(_TRACEBACK, help="Before all else: show in the code where an error comes from.")
     ] = False,  # main has to know before there is a command line
 ) -> None:
-    """An inference engine that knows its own limits. Results go to stdout, everything else to stderr."""
     if version:
         print(__version__)
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        print(first_lines())
 
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -99,7 +102,7 @@ def _empty_app() -> typer.Typer:
             "obj": tuple(COMMANDS),
         },
     )
-    app.callback(invoke_without_command=True)(_top)
+    app.callback(invoke_without_command=True, help=f"{SENTENCE} Results go to stdout, everything else to stderr.")(_top)
     return app
 
 
@@ -123,7 +126,7 @@ def _configurable_group(group: typer.Typer) -> typer.Typer:
 def main() -> None:
     """Run a command; an error is one line on stderr and an exit code: 1 a fault of Ridgeline's own, 2 usage, 3 model
     refused, 4 no server there, 130 interrupted."""
-    arguments = sys.argv[1:] or ["--help"]
+    arguments = sys.argv[1:]
     try:
         sys.exit(_run(arguments))
     except OSError as error:
@@ -139,7 +142,7 @@ def main() -> None:
         abandon_output()
         sys.exit(0)
     except BaseException as error:  # a library may raise what is no Exception, as Rust's panics are
-        if arguments[0] == _TRACEBACK:
+        if arguments[:1] == [_TRACEBACK]:
             raise
         _fail(*_known(error))
 

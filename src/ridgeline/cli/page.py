@@ -6,12 +6,16 @@ import typer
 
 from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.page_export import export
 from ridgeline.page.cards import cards_table
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.cards import cards as catalogue
 
-page = typer.Typer(help="The page in a browser as one file, and what it is fed with: prices as tables.")
+page = typer.Typer(
+    help="The page in a browser as one file, and what it is fed with: prices as tables.",
+    epilog=f"\b\nAs one file:  {EXAMPLES['page export']}\nServed:       {EXAMPLES['serve']}, then open http://127.0.0.1:8000",
+)
 
 
 @page.callback()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_embedding import plan_embedding
@@ -17,6 +18,7 @@ from ridgeline.cli.plan_options import (
     ShownFlags,
     WorkloadFlags,
     beside_of,
+    check_short,
     compared_cards,
     given_flags,
     listed_options,
@@ -34,7 +36,7 @@ from ridgeline.roofline.plan.case import Beside, ModelCache
 from ridgeline.roofline.plan.compare_page import compare_document
 from ridgeline.roofline.plan.comparison import Comparison, compare
 from ridgeline.roofline.plan.export import comparison_json, plan_json
-from ridgeline.roofline.plan.page import SECTIONS, plan_document
+from ridgeline.roofline.plan.page import SECTIONS, plan_document, short_document
 from ridgeline.roofline.prices import priced
 
 if TYPE_CHECKING:
@@ -58,15 +60,18 @@ def plan(
     the prefills of other users in between. Decode is priced at the running context, input + output / 2.
     Of a pipeline that draws: seconds and dollars of a picture or a clip, stage by stage.
     """
+    check_short(shown, as_json=as_json)
     if shown.listed:
         known = list_json()
         print(json.dumps(known)) if as_json else show(list_document(known))
         return
     devices = compared_cards(shown, setup.device)
     if model is None or (setup.device is None and devices is None):
-        raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
+        missing = "MODEL" if model is None else "--device"
+        raise ValueError(f"{missing} is missing; for example: {EXAMPLES['plan']}; ridgeline plan --list names all")
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
+        _refuse_short(source.title, shown)
         from ridgeline.cli.plan_pictures import plan_pictures  # a language model's plan does not wait for what draws
 
         plan_pictures(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
@@ -75,6 +80,7 @@ def plan(
         raise ValueError(f"{source.title} draws no pictures: {listed_options(names)} for pipelines that do")
     said = read_embedding(source)
     if said is not None or not family_of(source.config).writes:
+        _refuse_short(source.title, shown)
         plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
         return
     sections = sections_of(shown, SECTIONS)
@@ -86,10 +92,19 @@ def plan(
         print(json.dumps(_json(made, compared)))
     elif compared is not None:
         show(compare_document(compared))
+    elif shown.short:
+        assert made is not None
+        show(short_document(made))
     else:
         assert made is not None
         tail = _tail(made) if sections is None or "users" in sections else None
         show(plan_document(made, sections, "" if tail is None else str(tail)))
+
+
+def _refuse_short(title: str, shown: ShownFlags) -> None:
+    """Raises ValueError for a model whose plan has no short form."""
+    if shown.short:
+        raise ValueError(f"{title} writes no text, and only plans of models that do have --short; leave it out")
 
 
 def _tail(made: Plan) -> "Tail | None":

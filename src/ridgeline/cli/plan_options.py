@@ -204,11 +204,19 @@ class MoneyFlags:
 class ShownFlags:
     """What of it is shown."""
 
+    short: Annotated[bool, _shown("Five lines in plain words.", "--short")] = False
     full: Annotated[bool, _shown("Everything, section by section.", "--full")] = False
     section: Annotated[list[str] | None, _shown(_SECTION)] = None
     compare: Annotated[bool, _shown("A table of every card of the catalogue, and of --cards.", "--compare")] = False
     cards: Annotated[str | None, _shown("A table of these cards: names or files, like l40s,h100-sxm,my.toml.")] = None
     listed: Annotated[bool, _shown("The models and cards of the catalogue, and no plan.", "--list")] = False
+
+
+def check_short(shown: ShownFlags, *, as_json: bool) -> None:
+    """Refuse options that show what --short leaves out. Raises ValueError."""
+    others = [*given_flags(shown, "short"), *["--json"] * as_json]
+    if shown.short and others:
+        raise ValueError(f"--short shows five lines and nothing else; leave it out, or {' and '.join(others)}")
 
 
 def sections_of(shown: ShownFlags, known: Iterable[str]) -> tuple[str, ...] | None:

@@ -131,10 +131,7 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
     """What the model's files ask for and do not get. verbose: what loading took too; the same bytes read into memory
     instead, and from disks onto a card."""
-    for key in llm.loaded.unread:
-        say(f"the model's config.json has {key!r}, which nothing reads")
     say_unfollowed(llm)
-
     if verbose:
         from ridgeline.cli.loading import loading_lines  # which few ask for
 

@@ -104,13 +104,13 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
     architecture, recipe, sizes = family_of(fields).architecture, read_recipe(fields), sizes_of(model)
     name = _name(fields, sizes)
     title = " ".join(part for part in (name.family, name.version) if part)
-    unread = [*fields.unread(), *recipe.unread]
+    lacking = " and ".join(fields.other_inputs())
     facts = (
         ("model", _sizes(model, recipe)),
         ("layer", _layer(sizes)),
         ("KV cache", _kept(model, sizes)),
         ("weights", _weights(model, recipe, counted.nbytes)),
-        *((("read by nothing", ", ".join(map(repr, unread))),) if unread else ()),
+        *((("left out", f"the part of {lacking}: text alone is read"),) if lacking else ()),
     )
     tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing and model.kv_specs else (_parameters(counted),)
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))

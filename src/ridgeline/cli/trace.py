@@ -43,12 +43,14 @@ from ridgeline.trace.views.priced import WIDTH as PRICED_WIDTH
 from ridgeline.trace.views.priced import priced_document, priced_json
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
+from ridgeline.trace.views.summary import summary as summary_of
 
 _LOOK, _PRICED = "Look inside", "Priced alone"
 _ATTENTION = (
     "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
     "token that it wrote, a column for each that it read."
 )
+_SUMMARY = "Only where the time of one token went: a handful of lines, predicted beside measured."
 _MAX_TEXT = 4 << 20
 _ON_CARD = (
     "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
@@ -187,6 +189,7 @@ def trace(
     running: Running,
     files: Files,
     priced: Priced,
+    summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False,
     as_json: options.Json = False,
 ) -> None:
     """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
@@ -199,7 +202,7 @@ def trace(
     """
     if priced.priced is not None:
         given = [*["a prompt"] * (prompt is not None), *given_flags(look), *given_flags(files)]
-        given += ["--device"] * (device != "this")
+        given += ["--device"] * (device != "this") + ["--summary"] * summary
         given += [*given_flags(drawing), *given_flags(sampling), *given_flags(running)]
         _show_priced(model, priced, running.lora, [name for name in given if name != "--lora"], as_json)
         return
@@ -207,13 +210,24 @@ def trace(
     if prompt is None:
         raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
+    if summary:
+        _check_summary(look, files, as_json=as_json)
     text = read_prompt(prompt)
     source = open_source(model)
     if source.pipeline:
+        if summary:
+            refuse_of_texts(model, ["--summary"])
         _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
     refuse_of_pictures(model, given_flags(drawing))
-    _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json)
+    _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json, short=summary)
+
+
+def _check_summary(look: Look, files: Files, *, as_json: bool) -> None:
+    """Refuse what --summary would not show. Raises ValueError."""
+    drawn = ["--roofline -"] * (str(files.roofline) == "-")
+    for name in (*given_flags(look), *drawn, *["--json"] * as_json):
+        raise ValueError(f"--summary shows where the time of a token went and nothing else; leave it out, or {name}")
 
 
 def _show_drawn(
@@ -243,10 +257,10 @@ def _show_drawn(
 
 def _show_written(
     source: Source, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
-    formats: Priced, *, as_json: bool,
+    formats: Priced, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
-    Raises ValueError."""
+    short: its summary instead of everything. Raises ValueError."""
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
@@ -289,6 +303,8 @@ def _show_written(
     )
     if as_json:
         print(json.dumps(to_json(ledger)))
+    elif short:
+        show(summary_of(ledger))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
     if said := draws_too(source):

@@ -108,10 +108,9 @@ class Loaded:
     """A model and all that serves it.
 
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
-    what its weights took to load, None of random ones. unread: fields of config.json that nothing reads, and whose
-    names do not say that they change the result. adapters: in the order of their numbers. link: what joins the ranks of
-    the model, None of one. config: that it was built from. warnings: lines on how its files or settings change its
-    responses.
+    what its weights took to load, None of random ones. adapters: in the order of their numbers. link: what joins the
+    ranks of the model, None of one. config: that it was built from. warnings: lines on how its files or settings change
+    its responses.
     """
 
     engine: Engine
@@ -120,7 +119,6 @@ class Loaded:
     layout: KVLayout
     texts: Texts
     loading: Loading | None = None
-    unread: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     draft: Draft | None = None
     link: Link | None = None
@@ -283,10 +281,9 @@ def load_engine(
         speculator=None if speculation is None else speculator_of(speculation, built, draft, settings.limits),
         on_step=on_step,
     )
-    unread = tuple(source.config.unread())
     config = source.config.values
     warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights, loading)
-    return Loaded(engine, built, price, layout, texts, loading, unread, tuple(adapters), draft, link, config, warnings)
+    return Loaded(engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings)
 
 
 def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: Loading | None) -> tuple[str, ...]:

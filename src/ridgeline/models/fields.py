@@ -40,10 +40,11 @@ _BOOKKEEPING = re.compile(
     r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
     r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
 )
-# Fields about inputs other than text. Sections do not match, because `show` names them.
+# Fields, and sections, about inputs other than text. `show` and `plan` name the sections.
 _OTHER_INPUTS = re.compile(
     r"(?!.*_config$)(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)(_.*)?"
 )
+_OTHER_SECTIONS = re.compile(r"(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)_config")
 # Parts of names that change what is computed, in the configs of one family or another.
 _COMPUTES = re.compile(
     r"soft_?cap|scal|multipl|mup|norm|window|chunk|rope|rotary|alibi|position_emb|bias|resid|logit|att(n|ention)"
@@ -135,6 +136,10 @@ class Fields:
             and not _leaves_alone(name, value)
         ]
         return own + [name for inner in self._inner.values() for name in inner.unread()]
+
+    def other_inputs(self) -> list[str]:
+        """Return the sections on images, videos and sound that nobody has read: the model here lacks these parts."""
+        return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:
         """After a model was built: refuse a field that nobody has read if its name says that it changes the result."""

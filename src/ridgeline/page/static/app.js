@@ -4,6 +4,7 @@ import { html, render, useCallback, useEffect, useMemo, useRef, useState } from 
 import { readContext, readHealth } from "page/context.js";
 import { Trouble } from "page/controls.js";
 import { KeyForm, Notice, Overview } from "page/entrance.js";
+import { Home } from "page/home.js";
 import { openSource } from "page/source.js";
 import { readState, unreadIn, writeState } from "page/state.js";
 import { TABS } from "page/tabs.js";
@@ -42,12 +43,16 @@ async function lookFor(source) {
   }
 }
 
-const readAddress = () => ({ ...readState(location.hash, FIELDS), unread: unreadIn(location.hash, FIELDS) });
+const readAddress = () => ({
+  ...readState(location.hash, FIELDS),
+  unread: unreadIn(location.hash, FIELDS),
+  bare: location.hash.length < 2,
+});
 
-/** Return the state in the address, the parts of it that cannot be read, and a function that changes the state. Steps between
- * tabs go into the browser's history. */
+/** Return the state in the address, the parts of it that cannot be read, and a function that changes the state. bare: whether the
+ * address said nothing when it was opened. Steps between tabs go into the browser's history. */
 function usePageState() {
-  const [{ state, newer, unread }, setRead] = useState(readAddress);
+  const [{ state, newer, unread, bare }, setRead] = useState(readAddress);
   const current = useRef(state);
   useEffect(() => {
     const read = () => {
@@ -62,10 +67,10 @@ function usePageState() {
     const before = current.current;
     const next = make(before);
     current.current = next;
-    setRead({ state: next, newer: false, unread: [] });
+    setRead((read) => ({ state: next, newer: false, unread: [], bare: read.bare }));
     history[next.tab === before.tab ? "replaceState" : "pushState"](null, "", writeState(next, FIELDS));
   }, []);
-  return [state, newer, unread, change];
+  return { state, newer, unread, bare, change };
 }
 
 const NAMED = 3; // parts of an address that the page names
@@ -149,7 +154,7 @@ function Panel({ tab, context, source, active, state, change }) {
 function Page() {
   const source = useMemo(openSource, []);
   const [found, lookAgain] = useContextOf(source);
-  const [state, newer, unread, change] = usePageState();
+  const { state, newer, unread, bare, change } = usePageState();
   const { context } = found;
   const tabs = context ? TABS.filter((tab) => tab.available(context)) : [];
   const chosen = (tabs.find((tab) => tab.id === state.tab) ?? tabs[0])?.id;
@@ -162,6 +167,10 @@ function Page() {
     source.setKey(key);
     lookAgain();
   };
+  const tryOut = ({ tab, own }) => {
+    change((all) => ({ ...all, tab, [tab]: { ...all[tab], ...own } }));
+    document.getElementById(`tab-${tab}`).focus(); // the button goes with its home
+  };
   return html`
     <${Bar} tabs=${tabs} chosen=${chosen} choose=${(tab) => change((all) => ({ ...all, tab }))}>
       ${source.served && source.hasKey && context &&
@@ -173,6 +182,7 @@ function Page() {
       ${found.waiting && html`<${Notice} busy>${found.waiting}<//>`}
       ${found.locked !== undefined && html`<${KeyForm} refused=${found.locked} onKey=${useKey} />`}
       ${context && tabs.length === 0 && html`<${Overview} context=${context} />`}
+      ${bare && state.tab === null && tabs.length > 0 && html`<${Home} ...${{ tabs, context }} onTry=${tryOut} />`}
       ${context && html`<${Panels} ...${{ tabs, chosen, context, source, state, change }} />`}
     </main>
   `;

@@ -16,6 +16,7 @@ import { Roofline } from "page/chart_roofline.js";
 import { Tower } from "page/chart_tower.js";
 import { Trouble } from "page/controls.js";
 import { prefillOf } from "page/plan.js";
+import { tableName } from "page/source.js";
 import { formerly, number, text, whole } from "page/state.js";
 import { inTurn } from "page/turns.js";
 
@@ -43,6 +44,16 @@ export const fields = {
 export function available(context) {
   if (context.served) return context.models.some((model) => model.routes?.includes("/v1/completions"));
   return context.names.includes("cards.json") && context.names.includes("models.json");
+}
+
+const WELL_KNOWN = { model: "llama-3-8b", card: "h100-sxm", input: 1500, output: 1000 };
+
+/** A well-known model on a well-known GPU; a file may lack that model. */
+export function example(context) {
+  const { model, ...rest } = WELL_KNOWN;
+  const has = context.served || context.names.includes(tableName(model, { devices: 1 }));
+  const own = has ? WELL_KNOWN : rest;
+  return { says: `Plan ${has ? model : "a model"} on an H100`, shows: "memory, users, speed and cost, predicted", own };
 }
 
 const QUIET = 200; // milliseconds from a change to the address: browsers slow down pages that write it more

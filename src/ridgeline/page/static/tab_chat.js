@@ -27,6 +27,12 @@ export function available(context) {
   return context.served && modelsOf(context, "/v1/completions").length > 0;
 }
 
+export function example(context) {
+  const model = modelsOf(context, "/v1/completions")[0];
+  const says = converses(model) ? `Talk with ${model.id}` : `Continue a text with ${model.id}`;
+  return { says, shows: "and see what each answer took" };
+}
+
 /** The turns of a conversation that is kept nowhere else, and what can be done with it. */
 function useConversation(source, model, rules) {
   const turns = useRef([]);

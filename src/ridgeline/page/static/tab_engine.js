@@ -27,6 +27,11 @@ export function available(context) {
   return context.served ? modelsOf(context, "/v1/completions").length > 0 : context.names.includes(RUNS);
 }
 
+export function example(context) {
+  const says = context.served ? "Watch the engine at work" : "Watch an engine at work";
+  return { says, shows: "its memory, requests and steps" };
+}
+
 export function view(given) {
   return given.context.served ? html`<${Live} ...${given} />` : html`<${Recorded} ...${given} />`;
 }

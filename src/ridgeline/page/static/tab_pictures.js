@@ -34,6 +34,11 @@ export function available(context) {
   return context.served ? drawersOf(context).length > 0 : context.names.includes(RECORDED);
 }
 
+export function example(context) {
+  const says = context.served ? `Draw with ${drawersOf(context)[0].id}` : "Watch a picture being drawn";
+  return { says, shows: "step by step, from noise" };
+}
+
 export function view(given) {
   return given.context.served ? html`<${Live} ...${given} />` : html`<${Recorded} ...${given} />`;
 }

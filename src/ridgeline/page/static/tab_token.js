@@ -34,6 +34,11 @@ export function available(context) {
   return context.served ? modelsOf(context, `/${ROUTE}`).length > 0 : context.names.includes(RECORDED);
 }
 
+export function example(context) {
+  const name = context.served ? modelsOf(context, `/${ROUTE}`)[0].id : "a model";
+  return { says: `Follow one token through ${name}`, shows: "op by op, predicted beside measured" };
+}
+
 /** Recordings, the one that is looked at, and a way to have another made. */
 function useRecordings(context, source) {
   const [{ list, place }, setRecordings] = useState({ list: [], place: 0 });

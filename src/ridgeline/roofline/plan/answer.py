@@ -1,7 +1,8 @@
 """The answer of a plan in a dozen lines: does it fit, for how many users, how fast, what limits it, what helps, what it
 costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from ridgeline.document.numbers import gib, say_gib, say_seconds, three
 from ridgeline.roofline.plan.alternatives import Change
@@ -13,12 +14,16 @@ from ridgeline.roofline.plan.sound import Sound, cost_in_words
 from ridgeline.roofline.plan.trust import class_of, trust_in_words
 from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
 
+ROOFS: Mapping[str, str] = MappingProxyType(
+    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
+)
+
 
 def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
     """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", _demand(plan)
+        yield "users", f"{demand_in_words(plan)}{_tag(plan, 'serving')}"
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
@@ -38,10 +43,10 @@ def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
 def targets_in_words(workload: Workload) -> str:
     """`TTFT 500 ms and TPOT 40 ms`."""
     wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
-    return " and ".join(f"{name} {_target(seconds)}" for name, seconds in wanted if seconds is not None)
+    return " and ".join(f"{name} {target_in_words(seconds)}" for name, seconds in wanted if seconds is not None)
 
 
-def _target(seconds: float) -> str:
+def target_in_words(seconds: float) -> str:
     """`500 ms`, `1.5 s`: as it was asked for."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
@@ -64,11 +69,11 @@ def _fits(plan: Plan) -> str:
 def _users(plan: Plan) -> str:
     capacity, targets = plan.capacity, targets_in_words(plan.workload)
     if not capacity.users:
-        return f"none within {targets}: {_stops(plan)}{_tag(plan, 'serving')}"
+        return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
     rate = three(capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
     line = (
-        f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {_stops(plan)}"
+        f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
         f"{_tag(plan, 'serving')}"
     )
     held = plan.memory.users
@@ -80,7 +85,8 @@ def _on_each(load: Load) -> str:
     return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
 
 
-def _stops(plan: Plan) -> str:
+def stops(plan: Plan) -> str:
+    """Return what allows no more users, or none."""
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
         return "memory holds no more"
@@ -91,22 +97,20 @@ def _stops(plan: Plan) -> str:
         return f"one more would miss {name}"
     wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"a single user gets a {name} of {say_seconds(got.expected)}, {_target(wanted or 0.0)} is wanted"
+    return f"a single user gets a {name} of {say_seconds(got.expected)}, {target_in_words(wanted or 0.0)} is wanted"
 
 
-def _demand(plan: Plan) -> str:
+def demand_in_words(plan: Plan) -> str:
+    """Return what serves the demand of a plan, and how full it is."""
     fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
     asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
     if not plan.memory.fits:
-        return f"{asked}: no number of replicas serves it, as the model does not fit{_tag(plan, 'serving')}"
+        return f"{asked}: no number of replicas serves it, as the model does not fit"
     if fleet is None:
-        return f"{asked}: on no number of cards; {_stops(plan)}{_tag(plan, 'serving')}"
+        return f"{asked}: on no number of cards; {stops(plan)}"
     within = f" within {targets}" if targets else ""
     each = f"{users_in_words(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
-    return (
-        f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; "
-        f"{each}{_tag(plan, 'serving')}"
-    )
+    return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; {each}"
 
 
 def _replicas(plan: Plan, fleet: Fleet) -> str:
@@ -162,10 +166,9 @@ def _waits(load: Load) -> str:
 
 def _limit(plan: Plan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
-    roof = {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
     who = users_in_words(plan.asked.users)
     line = (
-        f"{roof[phase.limit]}: a step of {who} has {say_seconds(phase.memory)} of memory traffic and "
+        f"{ROOFS[phase.limit]}: a step of {who} has {say_seconds(phase.memory)} of memory traffic and "
         f"{say_seconds(phase.arithmetic)} of arithmetic"
     )
     if plan.asked.users > 1:

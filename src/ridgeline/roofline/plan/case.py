@@ -335,14 +335,13 @@ class ModelCache:
         held, stored = (say_gb(gb(nbytes)) for nbytes in (case.price.weights_on(card), case.price.weight_bytes))
         if held != stored:
             yield f"weights of {stored} are held in {held} here, which expected times are of (docs/formats.md)"
-        unread = [*self.fields.unread(), *case.recipe.unread]
         if case.adapters:
             beside = say_gb(gb(case.model.adapter_bytes))
             yield f"LoRA adapters: {case.adapters}, {beside} a card with the weights; requests ask them in turn"
         if case.ranks > 1:
             yield own_attention_in_words(case.ranks)
-        if unread:
-            yield f"keys of the config that nothing reads: {', '.join(unread)}"
+        if lacking := self.fields.other_inputs():
+            yield f"text alone is priced, without the part of {' and '.join(lacking)}"
 
 
 def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Setup) -> Model:

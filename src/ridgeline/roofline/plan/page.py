@@ -12,6 +12,7 @@ from ridgeline.roofline.plan.answer import answer, targets_in_words
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load
+from ridgeline.roofline.plan.short import short_answer
 from ridgeline.roofline.plan.trust import class_of
 from ridgeline.roofline.plan.words import DEFINITIONS, users_in_words, verdict, without_kernels
 
@@ -29,6 +30,13 @@ def plan_document(plan: Plan, sections: Iterable[str] | None = None, queue: str 
         blocks.append(Paragraph(_MORE, "dim"))
     lead = _lead(plan, simulated=bool(queue)) if names is None or whole else ""
     return Document(_title(plan), tuple(blocks), lead)
+
+
+def short_document(plan: Plan) -> Document:
+    """The answer of a plan in five lines, and where the rest of it is."""
+    engine = plan.case.setup.engine.title
+    more = f"predicted for {engine}; without --short: what this rests on, and how far to trust it"
+    return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
 def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

@@ -55,9 +55,14 @@ def story(ledger: Ledger, shown: Shown) -> Document:
         blocks += sources_view(ledger.sources)
     if shown.roofline:
         blocks.append(ledger_roofline(ledger))
-    if broken := ledger.impossible():
-        blocks.append(Bullets(tuple(f"impossible: {line}" for line in broken), "error"))
+    blocks += physics_guard(ledger)
     return Document(f"{ledger.model}: one request, priced beside measured", tuple(blocks))
+
+
+def physics_guard(ledger: StepLedger) -> list[Block]:
+    """Return the measurements that physics does not allow, as a block if there are any."""
+    broken = ledger.impossible()
+    return [Bullets(tuple(f"impossible: {line}" for line in broken), "error")] if broken else []
 
 
 def _request(ledger: Ledger) -> Facts:
@@ -118,6 +123,14 @@ def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
     if step.recorded:
         yield "recorded: its kernels are timed one by one"
     yield f"without hooks {numbers.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
+    yield from distrust(ledger, step)
+
+
+def distrust(ledger: StepLedger, step: Step) -> Iterator[str]:
+    """Return why the figures of a step are not to be trusted: others had the processor, or parts and whole differ."""
+    whole = ledger.whole(step.name)
+    if not whole or not step.unhooked:
+        return
     if step.interruptions > BUSY * whole:
         yield (
             f"{busy('every repeat', step.interruptions)} at the median, which the table leaves out and the step "

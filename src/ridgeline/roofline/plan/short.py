@@ -1,0 +1,77 @@
+"""A plan in five lines, in words that need no glossary: fits, users, speed, limit, cost."""
+
+from collections.abc import Iterator
+
+from ridgeline.document.numbers import gib, say_gib, say_seconds, three
+from ridgeline.roofline.plan.answer import ROOFS, demand_in_words, stops, target_in_words
+from ridgeline.roofline.plan.case import Workload
+from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.sound import cost_in_words
+from ridgeline.roofline.plan.words import lacking, users_in_words
+
+
+def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Return the lines by their names; the answer of `answer.py` has the same figures and what they rest on."""
+    yield "fits", _fits(plan)
+    if plan.demand:
+        yield "users", demand_in_words(plan)
+    elif plan.memory.fits:
+        yield "users", _users(plan)
+    yield "speed", _speed(plan)
+    yield "limit", _limit(plan)
+    yield "cost", _cost(plan)
+
+
+def _fits(plan: Plan) -> str:
+    memory = plan.memory
+    if not memory.fits:
+        return f"NO: {lacking(plan)}"
+    each = " on each card" if plan.case.setup.devices > 1 else ""
+    return f"yes: {say_gib(gib(memory.weights))} of weights, {say_gib(gib(memory.left))} left for keys and values{each}"
+
+
+def _users(plan: Plan) -> str:
+    if not plan.capacity.users:
+        return f"none: {stops(plan)}"
+    return f"{plan.capacity.users:,} at once{_within(plan.workload)}"
+
+
+def _within(workload: Workload) -> str:
+    """`: the first token within 1 s on average, the next ones every 50 ms`."""
+    first = f"the first token within {target_in_words(workload.ttft)} on average" if workload.ttft else ""
+    later = f"the next ones every {target_in_words(workload.tpot)}" if workload.tpot else ""
+    targets = ", ".join(filter(None, (first, later)))
+    return f": {targets}" if targets else ""
+
+
+def _speed(plan: Plan) -> str:
+    load, batch = plan.asked, plan.workload.batch
+    who = "one alone" if batch == 1 else f"{batch:,} asking at once"
+    each = " each" if batch > 1 else ""
+    alone = f"{who}: {three(1 / plan.decode.seconds.expected)} tokens a second{each}"
+    if not plan.memory.fits:
+        return f"if it did, {alone}"
+    if not plan.capacity.users or load.users == batch == 1:
+        return f"{alone}, the first after {say_seconds(plan.prefill.seconds.expected)}"
+    total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
+    rate = three(load.tokens_per_user.expected)
+    return f"{users_in_words(load.users)}: {rate} tokens a second each, {three(total)} in all; {alone}"
+
+
+def _limit(plan: Plan) -> str:
+    phase = plan.asked_decode
+    return (
+        f"{ROOFS[phase.limit]}: a step has {say_seconds(phase.memory)} of memory traffic and "
+        f"{say_seconds(phase.arithmetic)} of arithmetic"
+    )
+
+
+def _cost(plan: Plan) -> str:
+    price = plan.case.device.price
+    if price is None:
+        return "no price known; give --price"
+    hourly = f"${price.dollars:.2f} an hour for a card ({price.asked_by})"
+    if plan.dollars_per_million is None:
+        return hourly
+    tokens = "" if plan.sound is not None else " output tokens"
+    return f"{cost_in_words(plan.dollars_per_million, plan.sound)}{tokens}, at {hourly}"
