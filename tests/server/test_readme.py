@@ -42,3 +42,14 @@ def test_curl_s_line_is_answered(server: Running, name: str) -> None:
     assert reply.json()["usage"]["completion_tokens"] <= 40
     assert reply.json()["choices"][0]["text"]
     server.idle()
+
+
+def test_the_readme_shows_what_the_built_in_model_says(server: Running) -> None:
+    """The text of `run` and the one that curl's line gets."""
+    readme = page("README.md")
+    count, story = re.search(r"^\$ ridgeline run tales .* --max-tokens (\d+)\n(.*)$", readme, re.MULTILINE).groups()  # type: ignore[union-attr]
+    asked = {"prompt": "Once upon a time", "max_tokens": int(count), "temperature": 0}
+    assert server.post("/v1/completions", asked).json()["choices"][0]["text"] == story
+    (text,) = re.findall(r'"choices":\[\{"text":"(.*?)"', readme)
+    assert story.startswith(text)
+    server.idle()

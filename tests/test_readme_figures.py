@@ -1,0 +1,112 @@
+"""Figures of README.md, next to the pages and the code that they come from."""
+
+import ast
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SENTENCES = " ".join(README.split())
+SECTION = "### The same on AVX-512 BF16, where the goals bind"
+WORKLOADS = {
+    "1 with a prompt of 128 tokens": "single",
+    "16 with prompts of 128": "batch16",
+    "1 with a prompt of 2,048": "long",
+    "16, sampled with top-p 0.95": "sampled",
+    "64 of mixed lengths": "mixed",
+}
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def medians() -> dict[tuple[str, str], list[str]]:
+    """Return the medians of ours, vLLM and llama.cpp in benchmarks/cpu.md, and the ratio to the best, by workload and
+    figure: those of the most rounds."""
+    page = (ROOT / "benchmarks" / "cpu.md").read_text(encoding="utf-8")
+    section = page[page.index(SECTION) :]
+    found: dict[tuple[str, str], list[str]] = {}
+    workload = ""
+    for line in section[: section.index("\nShort:")].splitlines():
+        if line.startswith("| ") and not line.startswith(("| ---", "| workload")):
+            name, figure, *rest = cells(line)
+            workload = name.partition(",")[0] or workload
+            found.setdefault((workload, figure), [cell.partition(" ")[0] for cell in rest[:4]])
+    return found
+
+
+def test_the_table_has_the_figures_of_the_benchmark() -> None:
+    """Losses included: the best of a row is the bold one."""
+    measured, seen, requests = medians(), 0, ""
+    for line in README.splitlines():
+        row = cells(line)
+        if line.startswith("| ") and len(row) == 5 and row[1] in ("decode", "prefill", "output"):
+            requests = row[0] or requests
+            ours, vllm, llama, _ = measured[WORKLOADS[requests], row[1]]
+            assert [cell.strip("*") for cell in row[2:]] == [ours, vllm, llama]
+            values = [float(cell) for cell in (ours, vllm, llama) if cell]
+            bold = [float(cell.strip("*")) for cell in row[2:] if cell.startswith("**")]
+            assert bold == ([max(values)] if values.count(max(values)) == 1 else [])
+            seen += 1
+    assert seen >= 7
+    assert f"16 requests {measured['batch16', 'decode'][3]} times as fast as vLLM" in SENTENCES
+    assert measured["single", "decode"][2] > measured["single", "decode"][1], "llama.cpp is the best peer"
+    assert f"one {measured['single', 'decode'][3]} times as fast as llama.cpp" in SENTENCES
+
+
+def test_the_figures_of_the_gpu_are_those_of_its_page() -> None:
+    page = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
+    page = page[: page.index("\n## On an H200")]
+    within = re.search(r"Predicted within 10 %: (\d+ of \d+)\.", page)
+    row = next(line for line in page.splitlines() if line.startswith("|decode 1 x 1 of 512|"))
+    assert within is not None
+    assert f"{within[1]} steps on an H100" in SENTENCES
+    assert f"{float(cells(row)[6].strip('%')):.0f} % of the measured memory bandwidth" in SENTENCES
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """The syntax trees of the package's files."""
+    files = (ROOT / "src" / "ridgeline").rglob("*.py")
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+
+
+def test_the_median_function_is_as_short_as_it_says(trees: dict[Path, ast.Module]) -> None:
+    lengths = [
+        (node.end_lineno or 0) - node.lineno + 1
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert f"The median function has {statistics.median(lengths):.0f} lines." in SENTENCES
+
+
+def test_the_scheduler_imports_what_it_says(trees: dict[Path, ast.Module]) -> None:
+    assert "The scheduler imports neither PyTorch nor a model." in SENTENCES
+    engine = ROOT / "src" / "ridgeline" / "engine"
+    names = {
+        name
+        for node in ast.walk(trees[engine / "scheduler.py"])
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }
+    assert not [name for name in names if name.startswith(("torch", "ridgeline.models", "ridgeline.ops"))]
+
+
+def test_it_names_no_more_architectures_than_there_are() -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    page = page[page.index("\n## Supported") : page.index("\n## Autoencoders")]
+    rows = [line for line in page.splitlines() if re.match(r"\| \w+ \|", line) and "architecture |" not in line]
+    stated = re.search(r"More than (\d+) \[architectures\]", SENTENCES)
+    assert stated is not None
+    assert int(stated[1]) < len(rows) < int(stated[1]) + 10
+
+
+def test_it_can_be_read_in_a_few_minutes() -> None:
+    text = re.sub(r"```mermaid.*?```|<[^>]*>|\]\([^)]*\)", "", README, flags=re.DOTALL)
+    assert 700 <= sum(bool(re.search(r"\w", word)) for word in text.split()) <= 1000
