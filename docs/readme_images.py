@@ -18,8 +18,8 @@ from ridgeline.document.svg_parts import on_dark
 
 IMAGES = Path(__file__).with_name("images")
 SIMULATE = "simulate llama-3-8b --device h100-sxm --rate 12 --profile spike:3:20s:8s --duration 60s --max-requests 128"
-PAGES = {"plan": "#calculator&model=llama-3-8b&card=h100-sxm", "page": "#token"}
-DRAWN, TRACED = 1000, 15_000  # milliseconds that a tab is given to draw itself, and to trace a token
+PAGES = {"plan": "#calculator&model=llama-3-8b&card=h100-sxm&users=32", "page": "#token"}
+DRAWN, TRACED = 5000, 20_000  # milliseconds that a tab is given to draw itself, and to trace a token
 SIZE = {"width": 1100, "height": 700}
 
 
