@@ -61,7 +61,7 @@ def _ridgeline(*words_given: str) -> Any:
 def _picture(title: str, length: int, plan: Mapping[str, Any], traces: Sequence[Mapping[str, Any]]) -> str:
     """Return the SVG: a row for each part, and a panel of bars for each of the two steps."""
     answer, device = plan["answer"], traces[0]["device"]["title"]
-    told = f"Predicted by `ridgeline plan`; measured by `ridgeline trace`, the median of {len(traces)}; {date.today()}"
+    told = f"Predicted by ridgeline plan; measured by ridgeline trace, the median of {len(traces)}; {date.today()}"
     parts = [
         words(24, 34, f"{title} ({plan['model']['weights']}) on {device}", size=18, weight="bold"),
         words(24, 56, told, colour=QUIET),

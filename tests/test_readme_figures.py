@@ -45,18 +45,18 @@ def test_the_table_has_the_figures_of_the_benchmark() -> None:
     measured, seen, requests = medians(), 0, ""
     for line in README.splitlines():
         row = cells(line)
-        if line.startswith("| ") and len(row) == 5 and row[1] in ("decode", "prefill", "output"):
+        if line.startswith("| ") and len(row) == 6 and row[1] in ("decode", "prefill", "output"):
             requests = row[0] or requests
-            ours, vllm, llama, _ = measured[WORKLOADS[requests], row[1]]
-            assert [cell.strip("*") for cell in row[2:]] == [ours, vllm, llama]
+            ours, vllm, llama, ratio = measured[WORKLOADS[requests], row[1]]
+            assert [cell.strip("*") for cell in row[2:]] == [ours, vllm, llama, ratio]
             values = [float(cell) for cell in (ours, vllm, llama) if cell]
             bold = [float(cell.strip("*")) for cell in row[2:] if cell.startswith("**")]
             assert bold == ([max(values)] if values.count(max(values)) == 1 else [])
             seen += 1
     assert seen >= 7
-    assert f"16 requests {measured['batch16', 'decode'][3]} times as fast as vLLM" in SENTENCES
+    assert f"for 16 requests {measured['batch16', 'decode'][3]} times as fast as vLLM" in SENTENCES
     assert measured["single", "decode"][2] > measured["single", "decode"][1], "llama.cpp is the best peer"
-    assert f"one {measured['single', 'decode'][3]} times as fast as llama.cpp" in SENTENCES
+    assert f"for one {measured['single', 'decode'][3]} times as fast as llama.cpp" in SENTENCES
 
 
 def test_the_figures_of_the_gpu_are_those_of_its_page() -> None:
@@ -65,8 +65,15 @@ def test_the_figures_of_the_gpu_are_those_of_its_page() -> None:
     within = re.search(r"Predicted within 10 %: (\d+ of \d+)\.", page)
     row = next(line for line in page.splitlines() if line.startswith("|decode 1 x 1 of 512|"))
     assert within is not None
-    assert f"{within[1]} steps on an H100" in SENTENCES
+    assert f"{within[1]} steps on an H100 and " in SENTENCES
     assert f"{float(cells(row)[6].strip('%')):.0f} % of the measured memory bandwidth" in SENTENCES
+
+
+def test_the_figure_of_the_cpu_is_that_of_its_page() -> None:
+    page = (ROOT / "benchmarks" / "local_accuracy.md").read_text(encoding="utf-8")
+    within = re.search(r"(\d+ of \d+) rows within 10%", page)
+    assert within is not None
+    assert f"H100 and {within[1]} on a CPU took within 10 % of the predicted time" in SENTENCES
 
 
 @pytest.fixture(scope="module")

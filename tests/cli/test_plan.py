@@ -382,6 +382,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),
         ((*CARD, "--price", "-2"), "--price is"),
+        (("--cards", "l40s,h100-sxm", "--price", "2"), "--price is that of the card of --device, and none is named"),
         ((*CARD, "--weights", "fp7"), "fp8, int8, w8a8, int4"),
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),

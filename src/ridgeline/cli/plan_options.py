@@ -249,8 +249,11 @@ def quoted_cards(
     devices: Sequence[Device], money: MoneyFlags, named: str | None
 ) -> tuple[tuple[Device, ...], Unpriced]:
     """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
-    those that none of these has. The card `named` costs the price that was given, if one was."""
+    those that none of these has. The card `named` costs the price that was given, if one was. Raises ValueError for a
+    price of no card."""
     given, sellers = money.given(), money.sellers()
+    if given is not None and named is None:
+        raise ValueError("--price is that of the card of --device, and none is named; for several give --prices FILE")
     asked = sellers if money.seller is None else (seller_named(sellers, money.seller),)
     quoted = [
         quote

@@ -7,7 +7,7 @@ from ridgeline.roofline.plan.answer import ROOFS, demand_in_words, stops, target
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.sound import cost_in_words
-from ridgeline.roofline.plan.words import lacking, users_in_words
+from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words
 
 
 def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -59,11 +59,20 @@ def _speed(plan: Plan) -> str:
 
 
 def _limit(plan: Plan) -> str:
-    phase = plan.asked_decode
-    return (
-        f"{ROOFS[phase.limit]}: a step has {say_seconds(phase.memory)} of memory traffic and "
-        f"{say_seconds(phase.arithmetic)} of arithmetic"
-    )
+    """`memory bandwidth while generating; prompts take 51% of the time; twice the FLOP/s helps most`."""
+    phase, scarce = plan.asked_decode, scarcest(plan)
+    if plan.asked.users == 1:
+        return (
+            f"{ROOFS[phase.limit]}: a step has {say_seconds(phase.memory)} of memory traffic and "
+            f"{say_seconds(phase.arithmetic)} of arithmetic"
+        )
+    parts = [
+        f"{ROOFS[phase.limit]} while generating",
+        f"prompts take {plan.asked.prefill_share:.0%} of the time",
+    ]
+    if plan.capacity.users and plan.memory.fits and scarce is not None:
+        parts.append(f"{scarce.name} helps most")
+    return "; ".join(parts)
 
 
 def _cost(plan: Plan) -> str:
