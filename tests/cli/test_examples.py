@@ -79,6 +79,8 @@ def test_lab_alone_names_experiments_and_exercises(ridgeline: Run) -> None:
     assert all(experiment.question.split("?")[0] in " ".join(listed.split()) for experiment in EXPERIMENTS.values())
     assert f"Exercises: {', '.join(EXERCISES)}." in " ".join(listed.split())
     assert "ridgeline lab heads" in listed
+    assert "\nBegin with: ridgeline lab token\n" in listed.partition("Commands:")[0]
+    assert "token" in EXPERIMENTS
     assert "ridgeline lab exercise attention" in listed
     for line in ridgeline("lab", "exercise").out.splitlines()[: len(EXERCISES)]:
         assert line.split()[0] in EXERCISES

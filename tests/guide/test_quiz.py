@@ -8,6 +8,7 @@ from docs.guide.machinery.chapters import chapters
 from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
+from ridgeline.cli.quiz import _plain
 from ridgeline.guide.numbers import Number, read_lock
 from ridgeline.guide.quiz import Choice, Question, faults, number_in, read_quizzes
 
@@ -92,6 +93,14 @@ def test_a_chapter_asked(right: bool) -> None:
     assert ended.stdout.endswith(f"{6 if right else 0} of 6 at the first go\n")
     assert ended.stdout.count("Right") == (6 if right else 0)
     assert ended.stdout.count("It is ") >= (0 if right else 5)
+
+
+def test_marks_of_emphasis_and_code_are_not_printed() -> None:
+    """A reader saw `*La* takes a quarter of its attention`; an asterisk inside code is a product."""
+    asked = CliRunner().invoke(APP, ["quiz", "two-stacks"], input=answers("two-stacks", right=True)).stdout
+    assert "Voiture needs la." in asked
+    assert not {"*", "`"} & set(asked)
+    assert _plain("*No*: `a * b` and `c * d`, 2 * 3") == "No: a * b and c * d, 2 * 3"
 
 
 def test_what_is_no_answer_is_asked_again_and_the_end_of_input_ends_it() -> None:

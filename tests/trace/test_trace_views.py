@@ -104,7 +104,7 @@ def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     assert rows[names[4]][1] == "not known"
     assert rows["one token"][1].startswith("over ")
     text = plain(summary(ledger), WIDTH)
-    assert "Slate 2 (not calibrated" in text
+    assert "\non Slate 2 (not calibrated" in text, "no bullet: it is one line"
     assert "impossible" not in text
 
 

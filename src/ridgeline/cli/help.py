@@ -38,9 +38,9 @@ class PlainGroup(TyperGroup):
         self._write_commands(formatter)
 
     def _overview(self, ctx: Any) -> str:
-        """Return what the group says of itself, its commands, and what it says at the end."""
+        """Return all that the group says of itself, its commands, and its last lines."""
         formatter = ctx.make_formatter()
-        formatter.write_text(_summary(self))
+        formatter.write_text(self.help or "")
         self._write_commands(formatter)
         self.format_epilog(ctx, formatter)
         return str(formatter.getvalue()).rstrip("\n")

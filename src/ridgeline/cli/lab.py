@@ -45,7 +45,9 @@ from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.memory import memory_of
 
 lab = typer.Typer(
-    help="Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.",
+    help="""Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.
+
+Begin with: ridgeline lab token""",
     epilog=f"""\b
 An experiment:  ridgeline lab heads
 An exercise:    ridgeline lab exercise attention, then the same with --check

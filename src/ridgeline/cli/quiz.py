@@ -1,5 +1,6 @@
 """`ridgeline quiz`: the guide's questions on a terminal."""
 
+import re
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -28,13 +29,19 @@ def quiz(
         sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
     rights = asked = 0
     for number, question in enumerate(quizzes[chapter], 1):
-        print(f"{number}. {question.ask}".replace("`", ""))
+        print(_plain(f"{number}. {question.ask}"))
         answer = _chosen(question) if question.choices else _numeric(question)
         if answer is None:
             break
         asked, rights = asked + 1, rights + answer
         print()
     print(f"{rights} of {asked} at the first go")
+
+
+def _plain(text: str) -> str:
+    """Return a text without the backticks of code and the asterisks of emphasis. Code may have asterisks."""
+    parts = re.split("`([^`]+)`", text)
+    return "".join(part if n % 2 else re.sub(r"\*(\S[^*]*)\*", r"\1", part) for n, part in enumerate(parts))
 
 
 def _read(prompt: str) -> str | None:
@@ -51,14 +58,14 @@ def _chosen(question: Question) -> bool | None:
     """Whether the reader's choice is right, which is asked for until it is one; None where nobody answers."""
     letters = _LETTERS[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
-        print(f"   {letter}) {choice.text}".replace("`", ""))
+        print(_plain(f"   {letter}) {choice.text}"))
     while (line := _read("> ")) is not None:
         if line.lower() in tuple(letters):
             choice = question.choices[letters.index(line.lower())]
-            print(f"{'Right' if choice.right else 'No'}. {choice.why}".replace("`", ""))
+            print(_plain(f"{'Right' if choice.right else 'No'}. {choice.why}"))
             if not choice.right:
                 letter, right = next(pair for pair in zip(letters, question.choices, strict=True) if pair[1].right)
-                print(f"It is {letter}). {right.why}".replace("`", ""))
+                print(_plain(f"It is {letter}). {right.why}"))
             return choice.right
         say(f"give one of {', '.join(letters)}")
     return None
@@ -75,6 +82,6 @@ def _numeric(question: Question) -> bool | None:
             say("give a number")
             continue
         right = question.judge(said)
-        print(f"{'Right' if right else 'No'}: {question.answer.text}. {question.why}".replace("`", ""))
+        print(_plain(f"{'Right' if right else 'No'}: {question.answer.text}. {question.why}"))
         return right
     return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ridgeline.document import numbers
-from ridgeline.document.page import Block, Bullets, Document, Row, Table, columns
+from ridgeline.document.page import Block, Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.trace.ledger import Ledger, OpRow, Step, Total
 from ridgeline.trace.views.story import distrust, machine, physics_guard
 
@@ -21,7 +21,9 @@ def summary(ledger: Ledger) -> Document:
     what = "one token" if step.name == "decode" else "the prompt"
     rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
     table = Table(columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step),))
-    blocks: list[Block] = [table, Bullets((f"on {machine(ledger)}", *distrust(ledger, step)))]
+    blocks: list[Block] = [table, Paragraph(f"on {machine(ledger)}")]
+    if doubts := tuple(distrust(ledger, step)):
+        blocks.append(Bullets(doubts))
     return Document(f"{ledger.model}: where the time of {what} went", (*blocks, *physics_guard(ledger)))
 
 
