@@ -21,7 +21,7 @@ def make(venv: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run make in the checkout with this environment of Python."""
     # Under `make test` the make that runs the tests would speak to this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    environment["RIDGELINE_KERNELS"] = "off"
+    environment |= {"RIDGELINE_KERNELS": "off", "COLUMNS": "100"}
     command = ["make", f"VENV={venv}", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
