@@ -1,4 +1,4 @@
-# make demo: the built-in model tells a story; where its time went, predicted beside measured; a plan of a known model.
+# make demo: the built-in model tells a story; where its time went, predicted next to measured; a plan of a known model.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
 # make real: trained models from PyPI against transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.

@@ -1,4 +1,4 @@
-"""The picture at the top of README.md: what `plan` predicts of a model next to what `trace` measures, on this machine.
+"""The image at the top of README.md: what `plan` predicts of a model next to what `trace` measures, on this machine.
 
     ridgeline calibrate
     python docs/first_screen.py MODEL
@@ -34,11 +34,10 @@ PARTS = {
     "rest": "norms, embedding, rotary",
     "engine": "between ops, sampler",
 }
-FEED_FORWARD = (".mlp.",)
 
 
 def main() -> None:
-    """Run both commands, and draw."""
+    """Run both commands, and draw their figures on light and on dark ground."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a GGUF file or a folder")
     parser.add_argument("--title", default="SmolLM2-135M-Instruct")
@@ -48,17 +47,17 @@ def main() -> None:
     assert traces[0]["device"]["calibrated"], "run `ridgeline calibrate` first"
     length = len(traces[0]["prompt"]["tokens"])
     plan = _ridgeline("plan", given.model, "--device", "this", "--input", str(length), "--output", str(OUTPUT))
-    LIGHT.write_text(_picture(given.title, length, plan, traces), encoding="utf-8")
+    LIGHT.write_text(_image(given.title, length, plan, traces), encoding="utf-8")
     DARK.write_text(on_dark(LIGHT.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _ridgeline(*words_given: str) -> Any:
+def _ridgeline(*arguments: str) -> Any:
     """Return the JSON that a command prints."""
-    command = [sys.executable, "-m", "ridgeline", *words_given, "--json"]
+    command = [sys.executable, "-m", "ridgeline", *arguments, "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def _picture(title: str, length: int, plan: Mapping[str, Any], traces: Sequence[Mapping[str, Any]]) -> str:
+def _image(title: str, length: int, plan: Mapping[str, Any], traces: Sequence[Mapping[str, Any]]) -> str:
     """Return the SVG: a row for each part, and a panel of bars for each of the two steps."""
     answer, device = plan["answer"], traces[0]["device"]["title"]
     told = f"Predicted by ridgeline plan; measured by ridgeline trace, the median of {len(traces)}; {date.today()}"
@@ -103,7 +102,7 @@ def _rows(trace: Mapping[str, Any], step: str) -> list[tuple[float, float, float
 
 def _part(op: Mapping[str, Any]) -> str:
     if op["kind"] == "linear":
-        return "feed-forward" if any(each in op["path"] for each in FEED_FORWARD) else "attention"
+        return "feed-forward" if ".mlp." in op["path"] else "attention"
     return {"attention": "cache", "head": "head"}.get(op["kind"], "rest")
 
 

@@ -24,7 +24,7 @@ SIZE = {"width": 1100, "height": 700}
 
 
 def main() -> None:
-    """Make all of them."""
+    """Write the chart of a simulation and the screenshots of the page."""
     IMAGES.mkdir(exist_ok=True)
     chart = _chart("Requests over time")
     (IMAGES / "simulate.svg").write_text(chart, encoding="utf-8")
@@ -50,11 +50,10 @@ def _server() -> Iterator[str]:
     command = [sys.executable, "-m", "ridgeline", "serve", "tales", "--port", "0", "--no-access-log"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if found := re.search(r"its page: (\S+)", line):
-                yield found[1]
-                break
-        process.terminate()
+        try:
+            yield next(found[1] for line in process.stderr if (found := re.search(r"its page: (\S+)", line)))
+        finally:
+            process.terminate()
 
 
 def _screenshots(address: str) -> None:

@@ -1,4 +1,4 @@
-"""The picture of docs/trace.md: the roofline of the built-in model on the machine at hand, on light and dark ground.
+"""The image of docs/trace.md: the roofline of the built-in model on the machine at hand, on light and dark ground.
 
 ridgeline calibrate --threads 1
 python docs/roofline.py
@@ -15,7 +15,7 @@ DARK = LIGHT.with_stem("roofline-dark")
 
 
 def main() -> None:
-    """Draw both."""
+    """Trace the model, and draw its roofline on light and on dark ground."""
     trace = ["trace", "tales", "Once upon a time", "--threads", "1", "--roofline", str(LIGHT)]
     subprocess.run([sys.executable, "-m", "ridgeline", *trace], check=True, stdout=subprocess.DEVNULL)
     DARK.write_text(on_dark(LIGHT.read_text(encoding="utf-8")), encoding="utf-8")

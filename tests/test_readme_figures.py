@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.roofline.cards import cards
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SENTENCES = " ".join(README.split())
@@ -57,6 +59,23 @@ def test_the_table_has_the_figures_of_the_benchmark() -> None:
     assert f"for 16 requests {measured['batch16', 'decode'][3]} times as fast as vLLM" in SENTENCES
     assert measured["single", "decode"][2] > measured["single", "decode"][1], "llama.cpp is the best peer"
     assert f"for one {measured['single', 'decode'][3]} times as fast as llama.cpp" in SENTENCES
+
+
+def test_the_caption_has_the_figures_of_the_image() -> None:
+    """The first two bars of each step: its predicted and its measured time."""
+    drawn = (ROOT / "docs" / "first_screen.svg").read_text(encoding="utf-8")
+    assert "SmolLM2-135M" in drawn
+    first, later = (
+        [float(value) for value in re.findall(r">([\d.]+) ms<", part)[:2]] for part in drawn.split("Each further token")
+    )
+    says = f"predicted the first token in {first[0]:.0f} ms and each further one in {later[0]:.1f} ms."
+    assert says in SENTENCES
+    more = [100 * (measured / predicted - 1) for predicted, measured in (first, later)]
+    assert f"measured {first[1]:.0f} and {later[1]:.1f} ms, {more[0]:.0f} and {more[1]:.0f} % more" in SENTENCES
+
+
+def test_it_counts_the_devices_of_the_catalogue() -> None:
+    assert f"from a config.json, for {len(cards())} devices:" in SENTENCES
 
 
 def test_the_figures_of_the_gpu_are_those_of_its_page() -> None:

@@ -191,7 +191,7 @@ def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
     assert fits.startswith("fits   NO: the card lacks 111.70 GiB; it would fit with int4 weights on 2 cards")
     assert speed.startswith("speed  if it did, one alone: ")
     several = ("llama-3-70b", *CARD, "--devices", "4", "--short")
-    assert "left for keys and values on each card" in plan(*several)[1]
+    assert "left for keys and values on each GPU" in plan(*several)[1]
     assert "users  40.0 requests/s: " in plan(*several, "--rate", "40")[1]
     assert "users  none: a single user gets a TTFT of " in plan(*several, "--ttft", "1ms")[1]
     free = plan(*several, "--slo", "none", "--batch", "8")[1]
@@ -221,7 +221,7 @@ def test_a_short_plan_shows_nothing_else(plan: Any, words: tuple[str, ...], said
 def test_only_models_that_write_have_a_short_plan(plan: Any, model: str) -> None:
     code, out, err = plan(model, "--device", "l4", "--short")
     assert (code, out) == (2, "")
-    assert err == f"ridgeline: {model} writes no text, and only plans of models that do have --short; leave it out\n"
+    assert err == f"ridgeline: --short is for models that write text, and {model} writes none; leave it out\n"
 
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("100", 100), ("200", 100), ("wide", 100), ("0", 100)])
@@ -382,7 +382,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),
         ((*CARD, "--price", "-2"), "--price is"),
-        (("--cards", "l40s,h100-sxm", "--price", "2"), "--price is that of the card of --device, and none is named"),
+        (("--cards", "l40s,h100-sxm", "--price", "2"), "--price is for the GPU of --device, which is missing: give"),
         ((*CARD, "--weights", "fp7"), "fp8, int8, w8a8, int4"),
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),

@@ -10,6 +10,7 @@ import pytest
 
 from ridgeline.text import ChatTemplate
 from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.preamble import has_running_reasoning, with_marks
 from ridgeline.text.template_probe import ABSENT as NO_CONTENT
 from text import call_forms
 from text.test_chat_templates import NAMES, source_of
@@ -247,6 +248,28 @@ def test_text_that_stands_elsewhere_too_is_kept_in_its_own_place(said: tuple[str
         {"role": "function", "name": name, "content": text} for name, text in (("tide", "low"), ("wind", "east"))
     ]
     assert template.encode([ASK, first, results[0], second, results[1]]).text == prompt
+
+
+def test_a_lost_text_is_found_in_a_long_conversation() -> None:
+    """Expect every text: the template drops that of message 1 alone, whose number begins that of message 11."""
+    template = template_of(
+        "{% for m in messages %}{% if not m.tool_calls or loop.index0 > 1 or messages | length < 9 %}{{ m.content }}"
+        "{% endif %}{% for c in m.tool_calls or [] %}" + ONE + END
+    )
+    steps = [
+        message
+        for number in range(6)
+        for message in (calling(call("tide", number), content=f"Look {number}."), result(f"low {number}", number))
+    ]
+    prompt = text_of(template, [ASK, *steps])
+    assert [prompt.count(f"Look {number}.") for number in range(6)] == [1] * 6
+
+
+@pytest.mark.parametrize("reasoning", ["", ["It rises."]])
+def test_reasoning_that_is_no_text_is_not_searched_for(reasoning: object) -> None:
+    (marked,) = with_marks([calling(call("tide"), content="I look.") | {"reasoning_content": reasoning}])
+    assert marked["reasoning_content"] == reasoning
+    assert has_running_reasoning([marked], "a prompt")
 
 
 def test_deepseek_r1_keeps_a_text_that_each_step_repeats(data_dir: Path) -> None:

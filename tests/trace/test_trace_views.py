@@ -98,7 +98,7 @@ def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     names = list(rows)
     assert names[0] == f"weights of 3 layers: {numbers.say(weights, 'B')}"
     assert [name.partition(":")[0] for name in names[1:]] == [
-        "attention", "head", "norms and other small ops", "Python around them", "one token",
+        "attention", "head", "norms and other small ops", "Python around the ops", "one token",
     ]  # fmt: skip
     assert names[2].startswith("head: a score for each of 263 tokens, ")
     assert rows[names[4]][1] == "not known"

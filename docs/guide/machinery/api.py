@@ -49,7 +49,7 @@ def _described(heading: str, shown: Any, name: str) -> str:
 
 
 def _signature(shown: Any, name: str) -> str:
-    """Return how it is called, with the types' names and without their modules; a parameter a line if it is long."""
+    """Return the signature, with types by their names alone. A long one has a line for each parameter."""
     signature = inspect.signature(shown)
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
     if inspect.isclass(shown):

@@ -81,7 +81,7 @@ def title_of(text: str) -> str:
 
 
 def definitions_of(text: str) -> list[Definition]:
-    """Return what a chapter defines in blocks `{glossary}`: terms, each on a line of its own, then an indented text."""
+    """Return the definitions in a chapter's blocks `{glossary}`: terms, a line each, then an indented text."""
     found = []
     for block in blocks_of(text):
         for part in re.split(r"\n\n(?=\S)", block.text.strip()) if block.language == "{glossary}" else ():

@@ -69,7 +69,7 @@ def block_faults(files: list[Path], *, update: bool) -> list[str]:
 
 
 def drawing_faults(files: list[Path], *, update: bool, measure: bool) -> list[str]:
-    """Draw the images of chapters, and say which are not as they were committed; say on the way how long it took."""
+    """Draw the images of chapters, and return a line for each that differs from the committed one. Print the time."""
     found, start = list[str](), time.perf_counter()
     images = images_of({path.name: path.read_text(encoding="utf-8") for path in files})
     for image in images:
@@ -90,6 +90,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.measure and not given.update:
         parser.error("--measure writes images: give --update too")
+    if given.pages and (given.measure or given.only):
+        parser.error("--pages renders all pages and draws nothing: leave out --measure and --only")
     found = list[str]()
     if not given.pages:
         files = [path for path in chapters() if path.name.startswith(given.only)]

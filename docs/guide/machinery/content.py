@@ -32,7 +32,7 @@ def number_named(numbers: Mapping[str, Number], name: str) -> Number:
 
 
 def quoted(text: str) -> str:
-    """Put what a text says in quotation marks."""
+    """Put a text in quotation marks."""
     return f"“{text}”"
 
 
@@ -69,7 +69,7 @@ def statements() -> Sequence[Statement]:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A line of HTML that opens a text. right: whether it is the right choice, None if it is no choice."""
+    """A text that a click on its title, a line of HTML, opens. right: whether it is the right choice, if it is one."""
 
     title: str
     verdict: str
@@ -78,7 +78,7 @@ class Fold:
 
 
 def folds_of(question: Question) -> list[Fold]:
-    """Return what a question has to open: its choices, or the number that it asks for."""
+    """Return the folds of a question: one for each choice, or one for the number that it asks for."""
     if question.answer is not None:
         verdict = f"{question.answer.text}, within {question.within:.0%}."
         return [Fold("Make up your mind, then look", verdict, question.why)]

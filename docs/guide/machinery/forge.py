@@ -39,7 +39,7 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
 
 
 def _dollars(text: str) -> str:
-    """Two prices in a line would be a formula; in a tag of its own a dollar sign is none, as GitHub's manual says."""
+    """Put each dollar sign in a tag of its own. Two of them in a line would be a formula (GitHub's manual)."""
     return text.replace("$", "<span>$</span>")
 
 

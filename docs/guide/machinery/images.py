@@ -165,8 +165,10 @@ def stray_images(images: Sequence[Image], folder: Path = IMAGES) -> list[Path]:
 
 
 def image_differs(committed: str, drawn: str) -> str:
-    """Say in what two drawings differ; empty if they are the same but for last digits, which depend on the processor: a
-    cell of a panel may be a shade lighter, and then its line is divided into other rectangles."""
+    """Return how two drawings differ; empty if only last digits differ, which depend on the processor.
+
+    A cell of a panel may be a shade lighter there, and then its line is divided into other rectangles.
+    """
     if not (difference := differs(committed, drawn, WITHIN)):
         return ""
     texts, shapes = _texts_and_shapes(committed)

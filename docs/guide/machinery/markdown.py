@@ -60,7 +60,7 @@ def page_name(source: str) -> str:
 
 @dataclass(frozen=True)
 class Renderer:
-    """The guide as its pages need it: texts by file name, numbers, questions, and where images were measured."""
+    """A renderer of chapters: it has their texts by file name, the numbers, the questions and the measurements."""
 
     texts: Mapping[str, str]
     numbers: Mapping[str, Number]
@@ -162,9 +162,9 @@ class Renderer:
         return f"{shown}\n\n<sub>{self.prose(caption_of(image, self.measurements))}</sub>"
 
     def _source(self, block: Block) -> str:
-        """The title has no line number, which would be another whenever something above it changes."""
         file, name = block.rest.split()
         _, code = source_of(PACKAGE / file, name)
+        # The title has no line number: a page would change whenever something above the code changes.
         title = f'<code>{name}</code> in <a href="../../src/ridgeline/{file}">src/ridgeline/{file}</a>'
         return forge.fold(title, forge.fence(dedent(code), "python"))
 

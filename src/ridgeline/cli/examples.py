@@ -1,6 +1,6 @@
 """Commands that work as they are typed: what `ridgeline` alone prints, and what errors offer."""
 
-SENTENCE = "An inference engine that predicts, measures and explains its own speed."
+TAGLINE = "An inference engine that predicts, measures and explains its own speed."
 
 EXAMPLES = {
     "bench engine": "ridgeline bench engine tales --workloads benchmarks/workloads.json",
@@ -39,4 +39,4 @@ def first_lines() -> str:
     """Return what `ridgeline` prints without a command: a line for each purpose, and where all commands are."""
     name, example = (max(len(purpose[column]) for purpose in PURPOSES) for column in (0, 1))
     lines = (f"{purpose:{name}}  {command:{example}}  # {shows}" for purpose, command, shows in PURPOSES)
-    return "\n".join([SENTENCE, "", *lines, f"{'all commands':{name}}  ridgeline --help"])
+    return "\n".join([TAGLINE, "", *lines, f"{'all commands':{name}}  ridgeline --help"])

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from ridgeline.cli.examples import SENTENCE, first_lines
+from ridgeline.cli.examples import TAGLINE, first_lines
 from ridgeline.cli.help import WIDEST, PlainCommand, PlainGroup
 from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
 from ridgeline.version import __version__
@@ -102,7 +102,7 @@ def _empty_app() -> typer.Typer:
             "obj": tuple(COMMANDS),
         },
     )
-    app.callback(invoke_without_command=True, help=f"{SENTENCE} Results go to stdout, everything else to stderr.")(_top)
+    app.callback(invoke_without_command=True, help=f"{TAGLINE} Results go to stdout, everything else to stderr.")(_top)
     return app
 
 

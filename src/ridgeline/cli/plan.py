@@ -102,9 +102,9 @@ def plan(
 
 
 def _refuse_short(title: str, shown: ShownFlags) -> None:
-    """Raises ValueError for a model whose plan has no short form."""
+    """Refuse --short for a model whose plan has no short form. Raises ValueError."""
     if shown.short:
-        raise ValueError(f"{title} writes no text, and only plans of models that do have --short; leave it out")
+        raise ValueError(f"--short is for models that write text, and {title} writes none; leave it out")
 
 
 def _tail(made: Plan) -> "Tail | None":

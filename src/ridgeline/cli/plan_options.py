@@ -250,10 +250,12 @@ def quoted_cards(
 ) -> tuple[tuple[Device, ...], Unpriced]:
     """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
     those that none of these has. The card `named` costs the price that was given, if one was. Raises ValueError for a
-    price of no card."""
+    price without a `named` card."""
     given, sellers = money.given(), money.sellers()
     if given is not None and named is None:
-        raise ValueError("--price is that of the card of --device, and none is named; for several give --prices FILE")
+        raise ValueError(
+            "--price is for the GPU of --device, which is missing: give --device, or --prices FILE for several GPUs"
+        )
     asked = sellers if money.seller is None else (seller_named(sellers, money.seller),)
     quoted = [
         quote

@@ -110,7 +110,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
         ("layer", _layer(sizes)),
         ("KV cache", _kept(model, sizes)),
         ("weights", _weights(model, recipe, counted.nbytes)),
-        *((("left out", f"the part of {lacking}: text alone is read"),) if lacking else ()),
+        *((("left out", f"what {lacking} describes: only the text model is read"),) if lacking else ()),
     )
     tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing and model.kv_specs else (_parameters(counted),)
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))

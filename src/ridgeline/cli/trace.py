@@ -50,7 +50,7 @@ _ATTENTION = (
     "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
     "token that it wrote, a column for each that it read."
 )
-_SUMMARY = "Only where the time of one token went: a handful of lines, predicted beside measured."
+_SUMMARY = "Only where the time of one token went: a handful of lines, predicted next to measured."
 _MAX_TEXT = 4 << 20
 _ON_CARD = (
     "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
@@ -260,7 +260,7 @@ def _show_written(
     formats: Priced, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
-    short: its summary instead of everything. Raises ValueError."""
+    short: whether to show only the summary. Raises ValueError."""
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")

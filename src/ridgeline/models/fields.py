@@ -41,10 +41,9 @@ _BOOKKEEPING = re.compile(
     r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
 )
 # Fields, and sections, about inputs other than text. `show` and `plan` name the sections.
-_OTHER_INPUTS = re.compile(
-    r"(?!.*_config$)(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)(_.*)?"
-)
-_OTHER_SECTIONS = re.compile(r"(.*_)?(vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector)_config")
+_MEDIA = "vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector"
+_OTHER_INPUTS = re.compile(rf"(?!.*_config$)(.*_)?({_MEDIA})(_.*)?")
+_OTHER_SECTIONS = re.compile(rf"(.*_)?({_MEDIA})_config")
 # Parts of names that change what is computed, in the configs of one family or another.
 _COMPUTES = re.compile(
     r"soft_?cap|scal|multipl|mup|norm|window|chunk|rope|rotary|alibi|position_emb|bias|resid|logit|att(n|ention)"

@@ -25,7 +25,8 @@ PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", 
 PLACES: tuple[PreamblePlace, ...] = get_args(PreamblePlace)
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names under which a message may have its reasoning."""
-_TEXT_MARK, _REASONING_MARK = "kept_text_9d3f{}", "kept_reasoning_9d3f{}"
+_TEXT_MARK, _REASONING_MARK = "kept_text_9d3f_{}_", "kept_reasoning_9d3f_{}_"
+"""The marks of a message by its index. They end with a character, so that the mark of 1 is not in the mark of 10."""
 _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in TAGS)}))?", re.DOTALL)
 
 
@@ -142,14 +143,14 @@ def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
 def has_running_reasoning(marked: Sequence[Message], prompt: str) -> bool:
     """Whether the prompt of a marked conversation has the reasoning next to the calls of the running turn."""
     running = takewhile(lambda message: message.get("role") != "user", reversed(marked))
-    return all(
-        reasoning_of(message) in prompt for message in running if message.get("tool_calls") and reasoning_of(message)
-    )
+    thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
+    return all(each in prompt for each in thoughts if isinstance(each, str))
 
 
 def _with_marks(index: int, message: Message) -> dict[str, Any]:
     changed = dict(message)
-    if isinstance(reasoning_of(message), str):
+    reasoning = reasoning_of(message)
+    if isinstance(reasoning, str) and not is_blank(reasoning):
         changed = {**_without(message, REASONING), REASONING[0]: _REASONING_MARK.format(index)}
     if has_preamble(message):
         changed["content"] = _with_mark(message["content"], _TEXT_MARK.format(index))

@@ -10,7 +10,7 @@ export function examplesOf(tabs, context) {
   return found.filter((each) => each.says).slice(0, MOST);
 }
 
-/** A sentence and a button for each example. onTry: told the example. */
+/** A sentence and a button for each example. onTry is called with the example that was chosen. */
 export function Home({ tabs, context, onTry }) {
   const where = context.served ? "on this server as it works" : "in runs that were recorded";
   return html`<section class="home" aria-label="What this is">

@@ -30,7 +30,7 @@ export function available(context) {
 export function example(context) {
   const model = modelsOf(context, "/v1/completions")[0];
   const says = converses(model) ? `Talk with ${model.id}` : `Continue a text with ${model.id}`;
-  return { says, shows: "and see what each answer took" };
+  return { says, shows: "and see what each response took" };
 }
 
 /** The turns of a conversation that is kept nowhere else, and what can be done with it. */

@@ -35,7 +35,7 @@ export function available(context) {
 }
 
 export function example(context) {
-  const says = context.served ? `Draw with ${drawersOf(context)[0].id}` : "Watch a picture being drawn";
+  const says = context.served ? `Draw with ${drawersOf(context)[0].id}` : "Watch an image being drawn";
   return { says, shows: "step by step, from noise" };
 }
 

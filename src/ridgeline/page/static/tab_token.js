@@ -36,7 +36,7 @@ export function available(context) {
 
 export function example(context) {
   const name = context.served ? modelsOf(context, `/${ROUTE}`)[0].id : "a model";
-  return { says: `Follow one token through ${name}`, shows: "op by op, predicted beside measured" };
+  return { says: `Follow one token through ${name}`, shows: "op by op, predicted next to measured" };
 }
 
 /** Recordings, the one that is looked at, and a way to have another made. */

@@ -341,7 +341,7 @@ class ModelCache:
         if case.ranks > 1:
             yield own_attention_in_words(case.ranks)
         if lacking := self.fields.other_inputs():
-            yield f"text alone is priced, without the part of {' and '.join(lacking)}"
+            yield f"only the text model is priced, not what {' and '.join(lacking)} describes"
 
 
 def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Setup) -> Model:

@@ -11,7 +11,7 @@ from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words
 
 
 def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Return the lines by their names; the answer of `answer.py` has the same figures and what they rest on."""
+    """Return the lines by their names. `answer.py` states the same figures, and what they rest on."""
     yield "fits", _fits(plan)
     if plan.demand:
         yield "users", demand_in_words(plan)
@@ -26,7 +26,7 @@ def _fits(plan: Plan) -> str:
     memory = plan.memory
     if not memory.fits:
         return f"NO: {lacking(plan)}"
-    each = " on each card" if plan.case.setup.devices > 1 else ""
+    each = " on each GPU" if plan.case.setup.devices > 1 else ""
     return f"yes: {say_gib(gib(memory.weights))} of weights, {say_gib(gib(memory.left))} left for keys and values{each}"
 
 
@@ -37,7 +37,7 @@ def _users(plan: Plan) -> str:
 
 
 def _within(workload: Workload) -> str:
-    """`: the first token within 1 s on average, the next ones every 50 ms`."""
+    """Return the targets, such as `: the first token within 1 s on average, the next ones every 50 ms`."""
     first = f"the first token within {target_in_words(workload.ttft)} on average" if workload.ttft else ""
     later = f"the next ones every {target_in_words(workload.tpot)}" if workload.tpot else ""
     targets = ", ".join(filter(None, (first, later)))
@@ -48,18 +48,18 @@ def _speed(plan: Plan) -> str:
     load, batch = plan.asked, plan.workload.batch
     who = "one alone" if batch == 1 else f"{batch:,} asking at once"
     each = " each" if batch > 1 else ""
-    alone = f"{who}: {three(1 / plan.decode.seconds.expected)} tokens a second{each}"
+    at_once = f"{who}: {three(1 / plan.decode.seconds.expected)} tokens a second{each}"
     if not plan.memory.fits:
-        return f"if it did, {alone}"
+        return f"if it did, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
-        return f"{alone}, the first after {say_seconds(plan.prefill.seconds.expected)}"
+        return f"{at_once}, the first after {say_seconds(plan.prefill.seconds.expected)}"
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     rate = three(load.tokens_per_user.expected)
-    return f"{users_in_words(load.users)}: {rate} tokens a second each, {three(total)} in all; {alone}"
+    return f"{users_in_words(load.users)}: {rate} tokens a second each, {three(total)} in all; {at_once}"
 
 
 def _limit(plan: Plan) -> str:
-    """`memory bandwidth while generating; prompts take 51% of the time; twice the FLOP/s helps most`."""
+    """Return the limit, such as `memory bandwidth while generating; prompts take 51% of the time`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
         return (
@@ -79,7 +79,7 @@ def _cost(plan: Plan) -> str:
     price = plan.case.device.price
     if price is None:
         return "no price known; give --price"
-    hourly = f"${price.dollars:.2f} an hour for a card ({price.asked_by})"
+    hourly = f"${price.dollars:.2f} an hour for a GPU ({price.asked_by})"
     if plan.dollars_per_million is None:
         return hourly
     tokens = "" if plan.sound is not None else " output tokens"

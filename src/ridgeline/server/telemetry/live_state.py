@@ -182,7 +182,7 @@ class LiveState:
         """Ask for one snapshot for all listeners that are due, unless one is under way or was just told.
 
         The engine stops for a snapshot and the server encodes it, which takes longer the more pages are in use. So
-        listeners that come together share one; who comes right after it waits for the next tick.
+        listeners that come together share one. A listener that comes right after it waits for the next tick.
         """
         now = asyncio.get_running_loop().time()
         if self._renewing is not None or now - self._renewed < FRAME_SECONDS or not self._llm.alive:

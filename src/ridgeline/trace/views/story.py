@@ -60,7 +60,7 @@ def story(ledger: Ledger, shown: Shown) -> Document:
 
 
 def physics_guard(ledger: StepLedger) -> list[Block]:
-    """Return the measurements that physics does not allow, as a block if there are any."""
+    """Return a block that lists the measurements that physics does not allow, or no block if there are none."""
     broken = ledger.impossible()
     return [Bullets(tuple(f"impossible: {line}" for line in broken), "error")] if broken else []
 
@@ -127,7 +127,7 @@ def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
 
 
 def distrust(ledger: StepLedger, step: Step) -> Iterator[str]:
-    """Return why the figures of a step are not to be trusted: others had the processor, or parts and whole differ."""
+    """Yield the reasons to distrust the figures of a step: other processes ran, or the parts do not add up."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:
         return

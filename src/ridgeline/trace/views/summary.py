@@ -12,11 +12,11 @@ _GROUPS: Mapping[str, str] = MappingProxyType(
     {"linear": "weights", "experts": "weights", "convolution": "weights", "attention": "attention",
      "recurrence": "state", "head": "head", "communication": "ranks"}
 )  # fmt: skip
-"""The group of each kind of op (the first part of its kernel class); all others are small."""
+"""The row of each kind of op, which is the first part of its kernel class. Other kinds are in the row `small`."""
 
 
 def summary(ledger: Ledger) -> Document:
-    """Return the last step that was traced, the decode of a token if there was one, group by group."""
+    """Return a table of the last step that was traced (a decode step if there was one), with a row for each group."""
     step = ledger.steps[-1]
     what = "one token" if step.name == "decode" else "the prompt"
     rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
@@ -36,7 +36,7 @@ def _legend(step: Step) -> str:
 
 
 def _ops(ledger: Ledger, step: Step) -> Iterator[Row]:
-    """A row for each group that the model has, in the order of _GROUPS; small ones last."""
+    """Yield a row for each group that the model has, in the order of _GROUPS; small ones last."""
     found: dict[str, list[OpRow]] = {}
     for row in ledger.rows:
         found.setdefault(_GROUPS.get(row.kind.partition(".")[0], "small"), []).append(row)
@@ -62,11 +62,11 @@ def _label(name: str, ledger: Ledger, step: Step, ops: list[OpRow], total: Total
 
 
 def _between(ledger: Ledger, step: Step) -> Row:
-    """Return the time that no op has, which is predicted only for a calibrated machine."""
+    """Return the row of the time outside ops, which is predicted only for a calibrated machine."""
     names = ", ".join(one.name for one in step.overheads)
     measured = sum(one.seconds for one in step.overheads)
     predicted = "not known" if ledger.device.host is None else numbers.say_seconds(step.host)
-    return Row((f"Python around them: {names}", "", predicted, numbers.say_seconds(measured)))
+    return Row((f"Python around the ops: {names}", "", predicted, numbers.say_seconds(measured)))
 
 
 def _whole(ledger: Ledger, step: Step, what: str) -> Row:
