@@ -301,11 +301,11 @@ def test_a_cache_that_does_not_say_which(main: str, cache: Path) -> None:
 
 
 def test_an_id_that_is_nowhere(cache: Path) -> None:
-    """Near names of the cache and of the catalogue are offered, and it is said that nothing is downloaded."""
+    """Near names of the cache and of the catalogue are offered, and the command that downloads the model is named."""
     put(cache, "somebody/Tiny-Llama", "a1")
     message = refusal("someone/tiny-lama")
-    assert f"nor a model of that id in the Hugging Face cache ({cache}); did you mean somebody/Tiny-Llama" in message
-    assert "nothing is downloaded" in message
+    cached = f"nor a model of that id in the Hugging Face cache ({cache}), where `hf download someone/tiny-lama` would"
+    assert f"{cached} put it; did you mean somebody/Tiny-Llama" in message
     assert "did you mean qwen3-0.6b" in refusal("Qwen/Qwen3-0.6B")
     assert "did you mean" not in refusal("zzz/qqqqqq")
     assert "no such folder: ../somewhere; give" in refusal("../somewhere")

@@ -355,9 +355,7 @@ def _nowhere(name: str) -> ModelRefused:
     nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached_ids(hub_cache())])
     if "/" in name:
         cached = f"no such folder: {name}, nor a model of that id in the Hugging Face cache ({hub_cache()})"
-        return UnknownModel(
-            cached, f"{nearest} nothing is downloaded here: `hf download {name}` puts it there, or give {wanted}"
-        )
+        return UnknownModel(cached, f", where `hf download {name}` would put it{nearest} give {wanted}")
     return UnknownModel(f"no such model or folder: {name}", f"{nearest} give {wanted}")
 
 
