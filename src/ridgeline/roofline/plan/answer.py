@@ -190,6 +190,8 @@ def _lever(plan: Plan) -> str:
     cheaper = plan.cheaper_card
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
+    if plan.demand and any("$" in part for part in parts):
+        parts.append("dollars are those of full load")
     return "; ".join(parts)
 
 

@@ -109,6 +109,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
         "card, +-50 %. off by: the median error of measurements of this card under load (how many); ?: there is none."
     )
+    if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
+        yield (
+            "a model that does not fit is divided over the fewest GPUs that hold it; divided over more, fewer GPUs may "
+            "serve the rate: --devices 2, 4 or 8"
+        )
     if comparison.unpriced.elsewhere:
         yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
     if comparison.setup.engine.own_attention:
