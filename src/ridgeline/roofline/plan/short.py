@@ -59,20 +59,17 @@ def _speed(plan: Plan) -> str:
 
 
 def _limit(plan: Plan) -> str:
-    """Return the limit, such as `memory bandwidth while generating; prompts take 51% of the time`."""
+    """Return the limit, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
         return (
             f"{ROOFS[phase.limit]}: a step has {say_seconds(phase.memory)} of memory traffic and "
             f"{say_seconds(phase.arithmetic)} of arithmetic"
         )
-    parts = [
-        f"{ROOFS[phase.limit]} while generating",
-        f"prompts take {plan.asked.prefill_share:.0%} of the time",
-    ]
+    line = f"prompts take {plan.asked.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
-        parts.append(f"{scarce.name} helps most")
-    return "; ".join(parts)
+        line += f"; {scarce.name} helps most"
+    return line
 
 
 def _cost(plan: Plan) -> str:
