@@ -28,7 +28,7 @@ def test_rows_of_another_card_say_nothing_of_this_one() -> None:
     found = [trust_in("l40s", "vllm", metric, ROWS) for metric in ("serving", "decode")]
     assert found[0] == Trust("serving", 0, 0, None, None)
     said = trust_in_words(load_card("l40s"), found)
-    assert said == "decode 12% off (3 rows); not measured on it: serving; its own kernel times"
+    assert said == "decode 12% off (3 rows); its own kernel times; not measured on it: serving"
     assert trust_in_words(load_card("mi300x"), found[:1]) == (
         "no measurement of this card; no kernel times of this card: constants of its kind"
     )

@@ -107,7 +107,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     )
     yield (
         "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
-        "card, +-50 %. off by: the median error of measurements of this card under load (how many); ?: there is none."
+        "card, +-50 %. off by: the median error of predictions for this GPU under load (how many); ?: there is none."
     )
     if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
         yield (

@@ -74,7 +74,7 @@ def basis_in_words(device: Device) -> str:
 
 
 def trust_in_words(device: Device, found: Iterable[Trust]) -> str:
-    """What was measured of the card and what was not, and what the constants are."""
+    """Say how far predictions for a card were off, what its constants are, and what was not measured on it."""
     found = list(found)
     if device.calibrated:
         return basis_in_words(device)
@@ -83,7 +83,7 @@ def trust_in_words(device: Device, found: Iterable[Trust]) -> str:
     if not measured:
         return f"no measurement of this card; {basis_in_words(device)}"
     unmeasured = [f"not measured on it: {', '.join(missing)}"] if missing else []
-    return "; ".join((", ".join(measured), *unmeasured, basis_in_words(device)))
+    return "; ".join((", ".join(measured), basis_in_words(device), *unmeasured))
 
 
 def _together(metric: str, rows: Sequence[AccuracyRow], others: tuple[str, ...]) -> Trust:
