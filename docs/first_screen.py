@@ -77,7 +77,7 @@ def _image(title: str, length: int, plan: Mapping[str, Any], traces: Sequence[Ma
 
 
 def _step(left: float, name: str, traces: Sequence[Mapping[str, Any]], step: str, predicted: float) -> Iterator[str]:
-    """Draw the panel of one step, of the trace in which it took its median. predicted: seconds of it, from the plan."""
+    """Draw the panel of one step, with the figures of its median trace. predicted: seconds of the step in the plan."""
     trace = sorted(traces, key=lambda each: each["steps"][step]["measured_s"])[len(traces) // 2]
     summary = trace["steps"][step]
     rows = [(predicted, summary["measured_s"], summary["floor_s"]), *_rows(trace, step)]

@@ -1,4 +1,4 @@
-"""What the guide's marks and directives stand for, whether Sphinx or a forge shows the page."""
+"""The content of the guide's marks and directives, which is the same in Sphinx and in a forge."""
 
 import ast
 import re
@@ -101,7 +101,7 @@ def prose_html(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A question whose answer is a number of the ledger, to be guessed before it is told."""
+    """A question that the reader answers with a guess before the page shows the ledger's number."""
 
     name: str
     ask: str

@@ -13,7 +13,7 @@ from ridgeline.checkpoint.folder import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What filling a model from its checkpoint took.
+    """The time and the reads that it took to fill a model from its checkpoint.
 
     checkpoint: its files and tensors. header: seconds in which headers were read and checked.
     mapped: seconds in which tensors were mapped, checked and every page of them touched, so that no step waits for one.

@@ -49,7 +49,7 @@ READINGS: Mapping[str, tuple[Reading, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a pipeline is usually asked for.
+    """The default request of a pipeline: sizes, steps, guidance and frames.
 
     layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
     clip. tokens: of a text; 0 where texts are read as long as they are. refused: why `load_pipeline`

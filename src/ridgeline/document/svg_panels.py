@@ -57,7 +57,7 @@ def _band(band: Band, top: int) -> Iterator[str]:
 
 
 def _ink(value: float, panel: Panel) -> str:
-    """Return the colour of a cell; empty if nothing of it would be seen."""
+    """Return the SVG attributes that colour a cell, or "" for a cell that is fully transparent."""
     if panel.light:
         grey = round(255 * value)
         return f'fill="rgb({grey},{grey},{grey})"'

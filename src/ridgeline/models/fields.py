@@ -137,7 +137,7 @@ class Fields:
         return own + [name for inner in self._inner.values() for name in inner.unread()]
 
     def other_inputs(self) -> list[str]:
-        """Return the sections on images, videos and sound that nobody has read: the model here lacks these parts."""
+        """Return the config sections on images, videos or sound that no code has read: these parts are not built."""
         return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:

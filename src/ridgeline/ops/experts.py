@@ -144,7 +144,7 @@ class Experts(nn.ModuleList, Op):
         return self.layout is not None
 
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """As Stored.dtype_of: the tensors of a layout are floats in the model's dtype, or bytes, which stay bytes."""
+        """Return the model's dtype, to which the floats of every tensor of a layout are cast. Bytes stay bytes."""
         return self.dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

@@ -181,7 +181,7 @@ class TemplateProbe:
         return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
 
     def _calling_text(self, form: CallForm, count: int, identity: str | None = None) -> str | None:
-        """Return the prompt of a message with so many calls, up to the text of the first result if results follow."""
+        """Return the prompt of a conversation whose last message has `count` calls, without the results that follow."""
         ids = None if identity is None else [identity]
         results = [form.result(number, identity) for number in range(count)] if self._has_results else []
         text = self._call_text([_ASK, form.message(_NAMES[:count], ids), *results])

@@ -12,7 +12,7 @@ from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load
 from ridgeline.roofline.plan.sound import Sound, cost_in_words
 from ridgeline.roofline.plan.trust import class_of, trust_in_words
-from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
+from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels, work_in_words
 
 ROOFS: Mapping[str, str] = MappingProxyType(
     {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
@@ -167,10 +167,7 @@ def _waits(load: Load) -> str:
 def _limit(plan: Plan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
     who = users_in_words(plan.asked.users)
-    line = (
-        f"{ROOFS[phase.limit]}: a step of {who} has {say_seconds(phase.memory)} of memory traffic and "
-        f"{say_seconds(phase.arithmetic)} of arithmetic"
-    )
+    line = f"{ROOFS[phase.limit]}: a step of {who} has {work_in_words(phase)}"
     if plan.asked.users > 1:
         line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
     if not plan.capacity.users or not plan.memory.fits:

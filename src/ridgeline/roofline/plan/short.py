@@ -7,7 +7,7 @@ from ridgeline.roofline.plan.answer import ROOFS, demand_in_words, stops, target
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.sound import cost_in_words
-from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words
+from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words, work_in_words
 
 
 def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -62,10 +62,7 @@ def _limit(plan: Plan) -> str:
     """Return the limit, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
-        return (
-            f"{ROOFS[phase.limit]}: a step has {say_seconds(phase.memory)} of memory traffic and "
-            f"{say_seconds(phase.arithmetic)} of arithmetic"
-        )
+        return f"{ROOFS[phase.limit]}: a step has {work_in_words(phase)}"
     line = f"prompts take {plan.asked.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
         line += f"; {scarce.name} helps most"

@@ -1,4 +1,4 @@
-"""Where the time of one token went, in five lines of plain words: at best, predicted and measured side by side."""
+"""A summary of a trace: the time of one token in five lines, at best, predicted and measured."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
