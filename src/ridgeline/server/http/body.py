@@ -89,9 +89,7 @@ def _decoded(body: bytes) -> dict[str, Any]:
             value = msgspec.json.decode(body)
     except msgspec.ValidationError:
         raise invalid("the body has a number that is not finite or too long", code="invalid_json") from None
-    except UnicodeDecodeError:
-        raise invalid("the body is not text in UTF-8", code="invalid_json") from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # msgspec 0.23 made the second the first
         raise _no_json(body) from None
     if not isinstance(value, dict):
         raise invalid("the body is JSON, but no object", code="invalid_json")
@@ -103,7 +101,11 @@ class _Constant(str):
 
 
 def _no_json(body: bytes) -> ApiError:
-    """What is said of a body that is none: which field holds such a word, if that is what is wrong."""
+    """Return what is said of a body that is no JSON: that it is no UTF-8, or which field is NaN, or no more."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return invalid("the body is not text in UTF-8", code="invalid_json")
     found: list[_Constant] = []
 
     def constant(word: str) -> _Constant:
