@@ -6,6 +6,7 @@ The random models come from the helpers of tests/, which know nothing of the pac
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from same_output_cases import listed
 from same_output_running import Place, learnt_key
 
-TESTS = Path(__file__).parents[1] / "tests"
+ROOT = Path(__file__).parents[1]
 LETTERS = 300
 """Vocabulary of the families' small models: without a tokenizer, each byte of a prompt is a token."""
 
@@ -23,7 +24,9 @@ def write_inputs(folder: Path) -> None:
     folder.mkdir()
     for name, text in listed()["inputs"].items():
         (folder / name).write_text(text, encoding="utf-8")
-    sys.path.insert(0, str(TESTS))
+    for name in ("story.txt", "french.txt"):
+        shutil.copyfile(ROOT / "docs" / "texts" / name, folder / name)
+    sys.path.insert(0, str(ROOT / "tests"))
     _write_families(folder / "families")
     _write_adapter(folder / "loud")
     _write_speech(folder)
@@ -48,7 +51,7 @@ def _write_adapter(folder: Path) -> None:
     folder.mkdir()
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{half}.weight": 1.0
+        f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{half}.weight": 0.4
         * torch.randn(*((4, 192) if half == "A" else (192, 4)), generator=generator)
         for layer in range(5)
         for half in "AB"
@@ -69,11 +72,19 @@ def _write_speech(folder: Path) -> None:
 
 
 def _write_embedder(folder: Path) -> None:
-    """Write a small BERT with mean pooling."""
-    from support.embedders import state_pooling, write_bert
+    """Write a small BERT with mean pooling. Its tokens are letters: a trained vocabulary is another each time."""
+    from string import ascii_lowercase
+
+    from tokenizers.models import WordPiece
+
+    from support.embedders import SPECIAL, TEXTS, state_pooling, wordpiece, write_bert
 
     folder.mkdir()
-    write_bert(folder)
+    write_bert(folder, vocab_size=LETTERS)
+    pieces = (*SPECIAL, *ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase))
+    tokenizer = wordpiece(TEXTS, LETTERS)
+    tokenizer.model = WordPiece({piece: token for token, piece in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer.save(str(folder / "tokenizer.json"))
     state_pooling(folder, "mean_tokens", "Normalize", prompts={"query": "the dog "})
 
 
