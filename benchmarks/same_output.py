@@ -37,13 +37,13 @@ LINES = 60
 """Lines of a diff that `compare` prints of one output, unless --all is given."""
 
 
-def save(folder: Path, only: str, jobs: int) -> int:
-    """Run the cases whose names contain `only`, and keep what they wrote in a new folder."""
+def save(folder: Path, only: list[str], jobs: int) -> int:
+    """Run the cases that `only` names, and keep what they wrote in a new folder."""
     if folder.exists():
         raise SystemExit(f"{folder} is there already: delete it, or name another folder")
-    cases = [case for case in read_cases() if only in case.name]
+    cases = [case for case in read_cases() if is_wanted(case.name, only)]
     if not cases:
-        raise SystemExit(f"no case has {only!r} in its name; the names are in same_output.toml")
+        raise SystemExit(f"no case has {' or '.join(only)} in its name: same_output.toml has the names")
     root = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         start = time.monotonic()
@@ -62,6 +62,11 @@ def save(folder: Path, only: str, jobs: int) -> int:
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return 0
+
+
+def is_wanted(name: str, only: list[str]) -> bool:
+    """Whether a case is one of those asked for: all, or those with one of these words in their names."""
+    return not only or any(word in name for word in only)
 
 
 def timed(place: Place, case: Case, folder: Path) -> tuple[Case, float]:
@@ -86,11 +91,12 @@ def absolute_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, stated.split(os.pathsep)))} if stated else {}
 
 
-def compare(before: Path, after: Path, lines: int | None) -> int:
+def compare(before: Path, after: Path, only: list[str], lines: int | None) -> int:
     """Print what differs; returns 1 if anything does."""
     cases = {case.name: case for case in read_cases()}
     masks = {folder: read_masks(folder) for folder in (before, after)}
-    names = sorted({path.name for folder in (before, after) for path in folder.iterdir() if path.is_dir()})
+    found = {path.name for folder in (before, after) for path in folder.iterdir() if path.is_dir()}
+    names = sorted(name for name in found if is_wanted(name, only))
     differ = 0
     for name in names:
         files = {str(path.relative_to(folder / name)) for folder in (before, after)
@@ -132,17 +138,24 @@ def main() -> int:
     modes = parser.add_subparsers(dest="mode", required=True)
     saving = modes.add_parser("save", help="run the commands and keep what they say")
     saving.add_argument("folder", type=Path)
-    saving.add_argument("--only", default="", metavar="WORD", help="the cases with this word in their names")
     saving.add_argument("--jobs", type=int, default=2, help="commands at a time")
     comparing = modes.add_parser("compare", help="compare two folders that `save` wrote")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--all", action="store_true", help=f"whole diffs, not {LINES} lines of each")
+    for mode in (saving, comparing):
+        mode.add_argument(
+            "--only",
+            action="append",
+            default=[],
+            metavar="WORD",
+            help="cases with this word in their names; repeatable",
+        )
     asked = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `compare ... | head` ends quietly
     if asked.mode == "save":
         return save(asked.folder, asked.only, asked.jobs)
-    return compare(asked.before, asked.after, None if asked.all else LINES)
+    return compare(asked.before, asked.after, asked.only, None if asked.all else LINES)
 
 
 if __name__ == "__main__":
