@@ -47,6 +47,7 @@ class Place:
             "RIDGELINE_CACHE": home / "cache",
         }
         fixed = {"LANG": "C.UTF-8", "TZ": "UTC", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        fixed["PYTHONHASHSEED"] = "0"  # Starlette's `allow` header lists a set
         return kept | {name: str(path) for name, path in own.items()} | fixed
 
 
