@@ -29,7 +29,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Masks:
-    """All masks, and the folder of the package under test: that and the temporary folder are masked in every output."""
+    """All masks, and the folder `src` under test: it, its checkout and the temporary folder are masked in every output."""
 
     source: str
     by_name: dict[str, Mask]
@@ -37,6 +37,7 @@ class Masks:
     def hidden(self, text: str, wanted: tuple[str, ...]) -> str:
         """Return a text with what the wanted masks cover replaced. Values of JSON are on lines of their own."""
         text = _TEMPORARY.sub("<root>", text).replace(self.source, "<source>")
+        text = text.replace(str(Path(self.source).parent), "<checkout>")
         chosen = [self.by_name[name] for name in wanted]
         paths = tuple(pattern for mask in chosen for pattern in mask.json)
         text = "\n".join(_json_hidden(line, paths) for line in text.split("\n"))
