@@ -29,7 +29,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Masks:
-    """All masks, and the folder `src` under test: it, its checkout and the temporary folder are masked in every output."""
+    """All masks, and the folder `src` under test: it, its checkout and the temporary folder are always masked."""
 
     source: str
     by_name: dict[str, Mask]
