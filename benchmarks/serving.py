@@ -67,12 +67,13 @@ def processor_seconds(pid: int) -> float:
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[tuple[str, int, Path]]:
-    """A server of a command that chooses its port: its URL, its process, and its log."""
+def started(command: list[str], env: dict[str, str] | None = None) -> Iterator[tuple[str, int, Path]]:
+    """A server of a command that chooses its port: its URL, its process, and its log. env: its environment, by default
+    ours."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as said:
-            process = subprocess.Popen(command, stderr=said)
+            process = subprocess.Popen(command, stderr=said, env=env)
         try:
             while not (found := re.search(r"at (http://[\d.:]+)/v1", log.read_text())):
                 if process.poll() is not None:
