@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ridgeline.engine.generation_request import GenerationRequest
+
 RIDGELINE = [sys.executable, "-m", "ridgeline"]
 COMMANDS = {
     "import typer": [sys.executable, "-c", "import typer"],
@@ -100,7 +102,11 @@ def load(folder: Path) -> dict[str, float]:
     loaded = load_engine(str(folder), EngineSettings(kv_bytes=2**26, prefix_cache=False))
     seconds = {"an engine, ready": time.perf_counter() - start}
     for name, first in (("its first step", 100), ("its second step", 200)):
-        loaded.engine.add(list(range(first, first + 16)), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+        loaded.engine.add(
+            GenerationRequest(
+                list(range(first, first + 16)), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+            )
+        )
         start = time.perf_counter()
         loaded.engine.step()
         seconds[name] = time.perf_counter() - start
