@@ -165,9 +165,9 @@ class Engine:
         if spec.params != DEFAULT_PARAMS and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
         limit = self._bounds.room(spec)
-        placed = (
-            None if spec.images is None else PlacedImages(spec.images, self._bounds.places(spec.prompt, spec.images))
-        )
+        placed = None
+        if spec.images is not None:
+            placed = PlacedImages(spec.images, self._bounds.places(spec.prompt, spec.images))
         number = self.number_of(spec.adapter)
         read = spec.encoder if spec.images is None else spec.images
         namespace = namespace_of(spec.cache_salt, read, self.adapters[spec.adapter] if number else b"")

@@ -26,12 +26,13 @@ class TextEngine:
         self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
     def add(self, spec: GenerationRequest) -> int:
-        """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
+        """Queue a request, as Engine.add. Its stop strings are the transcript's; its prompt is what an encoder reads,
+        where there is one."""
         self.texts.check(spec.params)
         own = self.texts.for_engine(spec)
         request = self.engine.add(own)
         try:
-            self.transcript.open(request, own.prompt, spec.params)
+            self.transcript.open(request, own.prompt, spec.params, sections=spec.separate_reasoning)
         except BaseException:
             self.engine.abort(request)
             raise
@@ -142,8 +143,8 @@ class LLM:
         """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
         whose places are in its ids. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
-        own = checked(params or self.loaded.defaults)
-        request = self._texts.add(GenerationRequest(self.encode(prompt), own, adapter=adapter, images=images))
+        ids, own = self.encode(prompt), checked(params or self.loaded.defaults)
+        request = self._texts.add(GenerationRequest(ids, own, adapter=adapter, images=images))
         try:
             while self.engine.has_work:
                 yield from (event for event in self._texts.step() if event.request == request)

@@ -52,7 +52,8 @@ class Texts:
         return self.start or ids
 
     def check_request(self, spec: GenerationRequest) -> None:
-        """Raises ValueError for an empty prompt, and as `check`."""
+        """Check what is known of a request before the engine has it. Raises ValueError for an empty prompt, and as
+        `check`."""
         self.check(spec.params)
         if not spec.prompt:
             raise ValueError(_EMPTY)
