@@ -16,7 +16,7 @@ import torch
 from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     asked = parser.parse_args()
     ways = {name: load_pipeline(asked.model, DTYPES[asked.dtype], threads=1) for name in ("plain", "compiled")}
-    plan = ways["plain"].plan(Request("a handwritten seven", steps=asked.steps, seed=1))
+    plan = ways["plain"].plan(DiffusionRequest("a handwritten seven", steps=asked.steps, seed=1))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         start = time.perf_counter()

@@ -8,6 +8,7 @@ import time
 
 import torch
 
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, load_engine
 
@@ -19,7 +20,7 @@ def main() -> None:
     greedy = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
     for sequences in (1, 16):
         for _ in range(sequences):
-            engine.add(list(range(5, 37)), greedy)
+            engine.add(GenerationRequest(list(range(5, 37)), greedy))
         engine.step()
         seconds = []
         while engine.has_work:

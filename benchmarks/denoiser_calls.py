@@ -23,7 +23,7 @@ from ridgeline import load_pipeline
 from ridgeline.checkpoint import load_denoiser, open_source
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.models.denoiser import Denoiser, Texts
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         denoiser = load_denoiser(str(folder))
         if asked.hidden:
             pipeline.denoiser = denoiser
-        plan = pipeline.plan(Request("a handwritten seven", steps=asked.steps, guidance=0.0, seed=1))
+        plan = pipeline.plan(DiffusionRequest("a handwritten seven", steps=asked.steps, guidance=0.0, seed=1))
         measured = ways(pipeline, denoiser, plan)
         wall: dict[str, list[float]] = {name: [] for name in measured}
         spent: dict[str, list[float]] = {name: [] for name in measured}

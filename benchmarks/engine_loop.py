@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.row import Sampled, SampleRow
@@ -71,7 +72,7 @@ def seconds_a_token(running: int, requests: int, output: int, *, prefix_cache: b
     while work or engine.has_work:
         while work and len(engine.requests) < running:
             prompt, count = work.pop()
-            engine.add(prompt, SamplingParams(temperature=0.0, max_tokens=count))
+            engine.add(GenerationRequest(prompt, SamplingParams(temperature=0.0, max_tokens=count)))
         engine.step()
     used = time.process_time() - start
     return used / engine.stats.output_tokens

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import Loaded
 from ridgeline.ops.work import Work
@@ -38,7 +39,9 @@ class Steps:
     def add(self, length: int, tokens: int) -> None:
         """A prompt of so many tokens, and how many it is to be answered with."""
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
-        self.engine.add([(position * 7 + 1) % self.engine.vocabulary for position in range(length)], params)
+        self.engine.add(
+            GenerationRequest([(position * 7 + 1) % self.engine.vocabulary for position in range(length)], params)
+        )
 
     def run(self) -> Iterator[Step]:
         """Steps until nothing is left to do. Raises NotMeasured."""

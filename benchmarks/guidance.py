@@ -15,6 +15,7 @@ from typing import Any
 
 from ridgeline.engine import EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.guidance import Guide, Guides
 from ridgeline.engine.setup import load_engine
 from ridgeline.text import load_tokenizer
@@ -70,7 +71,7 @@ def main() -> None:
     Guide.allowed = masks.around(Guide.allowed)  # type: ignore[method-assign]
     Guide.take = moves.around(Guide.take)  # type: ignore[method-assign]
     for row in range(options.rows):
-        engine.add([row + 1] * 16, params)
+        engine.add(GenerationRequest([row + 1] * 16, params))
     guided: list[tuple[float, float]] = []  # seconds of a step, of them for grammars
     while engine.has_work:
         masks.seconds = moves.seconds = 0.0

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
@@ -55,7 +56,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=args.output, ignore_eos=True, seed=1)
     for _ in range(args.sequences):
-        engine.add(torch.randint(5, 2000, (args.prompt,), generator=generator).tolist(), params)
+        engine.add(GenerationRequest(torch.randint(5, 2000, (args.prompt,), generator=generator).tolist(), params))
     while engine.has_work:
         engine.step()
     shares = [s / f for s, f in zip(watch.sampling, watch.forward, strict=True)]

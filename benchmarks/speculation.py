@@ -20,6 +20,7 @@ import torch
 from ridgeline.calibrate.this import this_device
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.speculation.acceptance import expected_tokens
@@ -67,7 +68,7 @@ def run(engine: Engine, prompts: Sequence[list[int]], output: int, told: Callabl
     """Answer all prompts at once; every answer by its prompt."""
     engine.on_step = told
     greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-    asked = {engine.add(prompt, greedy): tuple(prompt) for prompt in prompts}
+    asked = {engine.add(GenerationRequest(prompt, greedy)): tuple(prompt) for prompt in prompts}
     answers: Answers = {prompt: [] for prompt in asked.values()}
     while engine.has_work:
         for event in engine.step():

@@ -94,14 +94,16 @@ def read_fresh(folder: Path) -> float:
 def load(folder: Path) -> dict[str, float]:
     """Seconds of the weights' loading, of an engine around them, and of its first two steps, which have other prompts
     of one length: what the first takes longer is what loading left to it."""
+    from ridgeline.engine.generation_request import GenerationRequest
     from ridgeline.engine.params import SamplingParams
     from ridgeline.engine.setup import EngineSettings, load_engine
 
     start = time.perf_counter()
     loaded = load_engine(str(folder), EngineSettings(kv_bytes=2**26, prefix_cache=False))
     seconds = {"an engine, ready": time.perf_counter() - start}
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     for name, first in (("its first step", 100), ("its second step", 200)):
-        loaded.engine.add(list(range(first, first + 16)), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+        loaded.engine.add(GenerationRequest(list(range(first, first + 16)), params))
         start = time.perf_counter()
         loaded.engine.step()
         seconds[name] = time.perf_counter() - start

@@ -24,7 +24,7 @@ from zoo.digits.training import averaged
 
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 
@@ -39,7 +39,7 @@ class Drawn:
     latents: list[Tensor] = field(default_factory=list)
     pixels: list[Tensor] = field(default_factory=list)
 
-    def draw(self, pipeline: Pipeline, request: Request) -> None:
+    def draw(self, pipeline: Pipeline, request: DiffusionRequest) -> None:
         """A picture more."""
         plan = pipeline.plan(request)
         texts = pipeline.encode(plan)
@@ -72,7 +72,9 @@ def measure(pipeline: Pipeline, steps: int, thresholds: Sequence[float], picture
     for name in DIGITS:
         for seed in range(pictures):
             for threshold, drawn in found.items():
-                drawn.draw(pipeline, Request(f"a handwritten {name}", steps=steps, seed=seed, step_cache=threshold))
+                drawn.draw(
+                    pipeline, DiffusionRequest(f"a handwritten {name}", steps=steps, seed=seed, step_cache=threshold)
+                )
     return found
 
 

@@ -19,7 +19,7 @@ from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.guidance import Convention, guidance_of
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
@@ -86,7 +86,7 @@ def main() -> None:
             guidance = guidance_of(Convention.TEXTBOOK, scale, None)
             texts = ((1,),) * guidance.passes(1)
             schedule = scheduler.schedule(asked.steps, geometry.tokens)
-            plan = Plan(Request(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False))
+            plan = Plan(DiffusionRequest(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False))
             found.append(seconds(pipeline, scheduler, plan) * 1e3)
         print(f"{name:10} {found[0]:.3f} ms, with guidance {found[1]:.3f} ms")
 

@@ -22,7 +22,7 @@ from ridgeline.cli.options import device_named
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.pictures.drawing import TokenDrawer, load_drawer
 from ridgeline.roofline.device import Device
@@ -47,7 +47,7 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
     """In so many steps."""
     vae = pipeline.autoencoder
     assert isinstance(vae, AutoencoderKL)
-    plan = pipeline.plan(Request(ASKED, steps=steps, seed=0))
+    plan = pipeline.plan(DiffusionRequest(ASKED, steps=steps, seed=0))
     texts = [len(text) for text in plan.texts]
     price = PipelinePrice(Parts(pipeline.encoder.models, (pipeline.denoiser,), vae))
     encode, _, decode = price.stages(device, Job(plan.geometry, steps, tuple(texts)))
@@ -61,7 +61,7 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
         sum(stage.once.memory_bytes * stage.count for stage in (encode, decode))
         + steps * sum(call.cost.memory_bytes for call in step),
         encode.seconds.expected + decode.seconds.expected + steps * sum(call.expected for call in step),
-        lambda prompt: pipeline.draw(Request(prompt, steps=steps, seed=0)),
+        lambda prompt: pipeline.draw(DiffusionRequest(prompt, steps=steps, seed=0)),
     )
 
 

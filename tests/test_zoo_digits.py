@@ -27,7 +27,7 @@ from zoo.digits.training import Training, averaged
 from zoo.training import Clock
 
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.samplers import euler, renoise
 from support.checkpoints import redraw
 
@@ -279,7 +279,7 @@ def test_a_distilled_pipeline_says_how_it_is_to_be_asked(tmp_path: Path) -> None
     export(drawer, VAE, tokenizer, tmp_path / "teacher")
     export(drawer, VAE, tokenizer, tmp_path / "fast", fast=True)
     both = [load_pipeline(str(tmp_path / name), threads=1) for name in ("teacher", "fast")]
-    plans = [pipeline.plan(Request("a seven", seed=0)) for pipeline in both]
+    plans = [pipeline.plan(DiffusionRequest("a seven", seed=0)) for pipeline in both]
     assert [(plan.schedule.steps, plan.passes) for plan in plans] == [(20, 40), (4, 4)]
     assert [pipeline.scheduler.sampler for pipeline in both] == [euler, renoise]
     files = [

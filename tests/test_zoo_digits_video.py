@@ -25,7 +25,7 @@ from zoo.digits_video.tokenizer import encoded, tokenizer_of_prompts
 from zoo.digits_video.train import Taught
 
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from support.checkpoints import redraw
 
 VAE = autoencoder().eval()
@@ -233,7 +233,7 @@ def test_an_exported_folder_is_the_pipeline_that_was_trained(tmp_path: Path) -> 
     for name, value in drawer.state_dict().items():
         assert torch.allclose(again.state_dict()[name], value, rtol=1e-6), name
     pipeline = load_pipeline(str(tmp_path), threads=1)
-    drawn = pipeline.draw(Request(texts[0], steps=2, seed=0))
+    drawn = pipeline.draw(DiffusionRequest(texts[0], steps=2, seed=0))
     assert drawn.shape == (1, 1, FRAMES, 32, 32)
     with pytest.raises(ValueError, match="10 frames: this model makes 1 to 9 frames"):
-        pipeline.plan(Request("x", frames=10))
+        pipeline.plan(DiffusionRequest("x", frames=10))

@@ -17,7 +17,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pair import Pair
 from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.diffusion.saved_latents import latents_path, read_latents
 
 REQUEST = ("a cat", "--negative", "blurred", "--size", "64x64", "--steps", "3", "--guidance", "2", "--seed", "5")
@@ -59,7 +59,7 @@ def test_two_processes_draw_what_one_does(ridgeline: Run, folder: Path, tmp_path
     assert ended.err.count("denoise") == 2, "predicted, and measured"
     assert len(children) == 1
     pipeline = load_pipeline(str(folder), threads=1)
-    request = Request("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 2)
+    request = DiffusionRequest("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 2)
     plan = pipeline.plan(request, lambda _, texts: float(len(texts)))
     steps = list(pipeline.denoise(plan, pipeline.encode(plan)))
     for image, latents in enumerate(step.latents[0] for step in steps if step.last):

@@ -25,7 +25,7 @@ from ridgeline.diffusion.loading import load_pipeline, load_vae
 from ridgeline.diffusion.pair import Pair
 from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
@@ -48,7 +48,7 @@ def folder(z_image_folder: Path) -> Path:
 def expected(folder: Path) -> list[np.ndarray[Any, Any]]:
     """What Python draws of REQUEST, two pictures."""
     pipeline = load_pipeline(str(folder), threads=1)
-    drawn = pipeline.draw(Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5, 2))
+    drawn = pipeline.draw(DiffusionRequest(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5, 2))
     return [to_bytes(pixels).numpy() for pixels in drawn]
 
 
@@ -329,7 +329,7 @@ def test_an_interrupt(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch:
     assert read_latents(latents)[1]["stopped"] == "step 2 of 4"
     assert ridgeline("image", folder, "--latents", latents, "-o", path).code == OK
     pipeline = load_pipeline(str(folder), threads=1)
-    plan = pipeline.plan(Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
+    plan = pipeline.plan(DiffusionRequest(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
     steps = list(pipeline.denoise(plan, pipeline.encode(plan)))
     assert near(pixels_of(path), to_bytes(pipeline.decode(steps[1].guess)[0]).numpy())
 

@@ -14,7 +14,7 @@ from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture_file import to_bytes
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.saved_latents import latents_path, read_latents
 from support.pipelines import wan, z_image
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(folder: Path) -> "np.ndarray[Any, Any]":
     """What Python draws of REQUEST: [frames, lines, columns, 3]."""
     pipeline = load_pipeline(str(folder), threads=1)
-    (drawn,) = pipeline.draw(Request(PROMPT, NEGATIVE, Size(64, 32), 3, 2.0, 5, frames=5))
+    (drawn,) = pipeline.draw(DiffusionRequest(PROMPT, NEGATIVE, Size(64, 32), 3, 2.0, 5, frames=5))
     return np.stack([to_bytes(frame).numpy() for frame in drawn.unbind(1)])
 
 

@@ -10,16 +10,16 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pair import Pair
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 
 REQUESTS = {
-    "z-image": Request("a cat at night", "blurred", Size(96, 64), 3, 2.5, 7, 2),
-    "wan": Request("a seven moving left", "still", Size(64, 32), 3, 4.0, 5, 1, frames=5, step_cache=9.0),
+    "z-image": DiffusionRequest("a cat at night", "blurred", Size(96, 64), 3, 2.5, 7, 2),
+    "wan": DiffusionRequest("a seven moving left", "still", Size(64, 32), 3, 4.0, 5, 1, frames=5, step_cache=9.0),
 }
 """By the folder: a batch with a negative prompt, and a clip with a step cache."""
 
 
-def latents_of(pipeline: Pipeline, request: Request, pair: Pair | None = None) -> Tensor:
+def latents_of(pipeline: Pipeline, request: DiffusionRequest, pair: Pair | None = None) -> Tensor:
     """Finished latents, of two passes that are not one call."""
     plan = pipeline.plan(request, lambda _, texts: float(len(texts)))  # nothing is gained by a larger call
     assert not plan.batching.paired

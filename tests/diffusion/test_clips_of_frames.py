@@ -15,7 +15,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, PipelinePrice
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.roofline.cards import load_card
 from support.pipelines import generators, wan_of_pictures
 
@@ -47,7 +47,7 @@ def test_latents_and_frames_are_the_references(theirs: tuple[Any, Any], ours: Pi
         ["a cat runs"] * 2, negative_prompt=["blur"] * 2, height=32, width=64, num_frames=5, num_inference_steps=4,
         guidance_scale=3.0, generator=generators(7, 2), output_type="latent",
     ).frames  # fmt: skip
-    plan = ours.plan(Request("a cat runs", "blur", Size(64, 32), 4, 3.0, 7, 2, frames=6))
+    plan = ours.plan(DiffusionRequest("a cat runs", "blur", Size(64, 32), 4, 3.0, 7, 2, frames=6))
     latents = torch.cat([step.latents for step in ours.denoise(plan, ours.encode(plan)) if step.last])
     assert latents.shape == (2, 4, 6, 4, 8)
     assert relative(latents, expected) < TOLERANCE
@@ -70,13 +70,13 @@ def test_a_clip_comes_frame_by_frame(ours: Pipeline) -> None:
 
 def test_the_folder_and_its_parts_say_how_many_frames(ours: Pipeline) -> None:
     """What a request leaves open, any number up to the denoiser's places, and no more."""
-    plan = ours.plan(Request("x", seed=1))
+    plan = ours.plan(DiffusionRequest("x", seed=1))
     assert (plan.geometry.frames, plan.schedule.steps, plan.geometry.latents) == (6, 3, (4, 6, 4, 8))
     assert plan.geometry.tokens == 6 * 2 * 4
     for frames in (1, 2, PLACES):
-        assert ours.plan(Request("x", frames=frames)).geometry.latents[1] == frames
+        assert ours.plan(DiffusionRequest("x", frames=frames)).geometry.latents[1] == frames
     with pytest.raises(ValueError, match=f"33 frames: this model makes 1 to {PLACES} frames"):
-        ours.plan(Request("x", frames=PLACES + 1))
+        ours.plan(DiffusionRequest("x", frames=PLACES + 1))
 
 
 def test_a_clips_price_is_that_of_its_frames(folder: Path, ours: Pipeline) -> None:
@@ -91,5 +91,5 @@ def test_a_clips_price_is_that_of_its_frames(folder: Path, ours: Pipeline) -> No
     assert six.decode.runs == 6
     assert six.memory.whole == six.memory.tiled == one.memory.whole
     forecaster = Forecaster(ours, card)
-    plan = ours.plan(Request("x", steps=3, frames=6, seed=0))
+    plan = ours.plan(DiffusionRequest("x", steps=3, frames=6, seed=0))
     assert forecaster.seconds(plan, None)["decode"] == pytest.approx(six.decode.seconds.expected)

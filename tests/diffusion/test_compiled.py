@@ -13,15 +13,15 @@ from diffusion.schedulers import relative
 from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from support.flux_pipelines import klein
 from support.pipelines import wan, z_image
 
 TOLERANCE = 1e-5
-KINDS: dict[str, tuple[Callable[[Path], Any], Request]] = {
-    "z-image": (z_image, Request("a cat", "blurred", Size(64, 64), 2, 2.0, 7)),
-    "klein": (lambda folder: klein(folder, distilled=False), Request("a cat", None, Size(64, 64), 2, 2.0, 7)),
-    "wan": (wan, Request("a cat", "blurred", Size(64, 32), 2, 2.0, 7, frames=5)),
+KINDS: dict[str, tuple[Callable[[Path], Any], DiffusionRequest]] = {
+    "z-image": (z_image, DiffusionRequest("a cat", "blurred", Size(64, 64), 2, 2.0, 7)),
+    "klein": (lambda folder: klein(folder, distilled=False), DiffusionRequest("a cat", None, Size(64, 64), 2, 2.0, 7)),
+    "wan": (wan, DiffusionRequest("a cat", "blurred", Size(64, 32), 2, 2.0, 7, frames=5)),
 }
 
 
@@ -48,7 +48,7 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that says what is missing; nothing was compiled, so that nothing of torch's stays in the interpreter."""
     z_image(tmp_path)
     pipeline = load_pipeline(str(tmp_path), threads=1)
-    plan = pipeline.plan(Request("a cat", None, Size(64, 64), 1, 0.0, 7))
+    plan = pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 7))
     monkeypatch.setattr(config.cpp, "cxx", (None, "/nowhere/g++"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match=r"^--compile wants a C\+\+ compiler, and there is none that runs"):

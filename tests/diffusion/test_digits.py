@@ -12,7 +12,7 @@ from ridgeline.checkpoint.source import BUILTIN, open_source
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from support.pipelines import widen
 
@@ -50,20 +50,22 @@ def test_diffusers_draws_the_same_pictures_from_the_folder(widened: Path, prompt
         max_sequence_length=32,
         output_type="pt",
     ).images
-    drawn = load_pipeline(str(widened), threads=1).draw(Request(prompt, steps=6, guidance=scale, seed=7, images=2))
+    drawn = load_pipeline(str(widened), threads=1).draw(
+        DiffusionRequest(prompt, steps=6, guidance=scale, seed=7, images=2)
+    )
     assert drawn.shape == expected.shape == (2, 1, 32, 32)
     assert float(((drawn / 2 + 0.5).clamp(0, 1) - expected).abs().max()) < 1e-3
 
 
 def test_what_is_stored_draws_nearly_the_same(pipeline: Pipeline, widened: Path) -> None:
     """In bfloat16, as the folder has it."""
-    request = Request("a handwritten four", steps=8, seed=3, images=2)
+    request = DiffusionRequest("a handwritten four", steps=8, seed=3, images=2)
     difference = pipeline.draw(request) - load_pipeline(str(widened), threads=1).draw(request)
     assert 0 < float(difference.square().mean().sqrt()) < 0.1
 
 
 def drawn(pipeline: Pipeline, prompt: str) -> Tensor:
-    return pipeline.draw(Request(prompt, steps=4, seed=0, images=4)).clamp(-1, 1)
+    return pipeline.draw(DiffusionRequest(prompt, steps=4, seed=0, images=4)).clamp(-1, 1)
 
 
 def test_a_prompt_is_followed(pipeline: Pipeline) -> None:
@@ -80,7 +82,7 @@ def test_a_prompt_is_followed(pipeline: Pipeline) -> None:
 
 
 def test_a_folder_states_what_a_request_leaves_open(pipeline: Pipeline) -> None:
-    plan = pipeline.plan(Request("a seven", seed=1))
+    plan = pipeline.plan(DiffusionRequest("a seven", seed=1))
     assert (plan.schedule.steps, plan.scale, plan.passes) == (20, 3.0, 40)
     assert plan.geometry.latents == (4, 16, 16)
     assert plan.geometry.tokens == 64
@@ -98,9 +100,11 @@ def test_the_fast_one_is_another_denoiser_alone() -> None:
 def test_four_passes_draw_a_digit() -> None:
     """As the pipeline's folder asks for it: a one is a stroke, a zero has paper in its middle."""
     fast = load_pipeline("digits-fast", threads=1)
-    plan = fast.plan(Request("a seven", seed=1))
+    plan = fast.plan(DiffusionRequest("a seven", seed=1))
     assert (plan.schedule.steps, plan.scale, plan.passes) == (4, 0.0, 4)
-    ones, zeros = (fast.draw(Request(text, seed=0, images=4)).clamp(-1, 1) for text in ("a one", "please draw a 0"))
+    ones, zeros = (
+        fast.draw(DiffusionRequest(text, seed=0, images=4)).clamp(-1, 1) for text in ("a one", "please draw a 0")
+    )
     assert float((ones > 0).sum()) < 0.6 * float((zeros > 0).sum())
     assert float(ones[..., 14:18, 12:20].amax(-1).mean()) > 0.5
     assert float(zeros[..., 14:18, 15:17].mean()) < -0.5
@@ -108,9 +112,9 @@ def test_four_passes_draw_a_digit() -> None:
 
 def test_what_it_was_not_trained_for_is_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ValueError, match="32x32"):
-        pipeline.plan(Request("a seven", size=Size(64, 64)))
+        pipeline.plan(DiffusionRequest("a seven", size=Size(64, 64)))
     with pytest.raises(ValueError, match=r"has positions for 32; shorten it"):
-        pipeline.plan(Request("a seven " * 20))
+        pipeline.plan(DiffusionRequest("a seven " * 20))
 
 
 def test_it_draws_and_does_not_write() -> None:

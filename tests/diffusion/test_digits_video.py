@@ -16,7 +16,7 @@ from ridgeline.checkpoint.source import BUILTIN
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from support.pipelines import widen
 
 FOLDER = BUILTIN / "digits-video"
@@ -29,7 +29,7 @@ def pipeline() -> Pipeline:
 
 def drawn(pipeline: Pipeline, *prompts: str) -> Tensor:
     """A clip of each [clips, frames, 1, lines, columns]."""
-    clips = [pipeline.draw(Request(prompt, steps=4, seed=seed)) for seed, prompt in enumerate(prompts)]
+    clips = [pipeline.draw(DiffusionRequest(prompt, steps=4, seed=seed)) for seed, prompt in enumerate(prompts)]
     return torch.cat(clips).clamp(-1, 1).transpose(1, 2)
 
 
@@ -45,7 +45,7 @@ def test_diffusers_has_the_same_latents_of_the_folder(tmp_path: Path) -> None:
         generator=torch.Generator().manual_seed(7), output_type="latent",
     ).frames  # fmt: skip
     ours = load_pipeline(str(tmp_path), threads=1)
-    plan = ours.plan(Request("a seven moving left", steps=4, guidance=4.0, seed=7))
+    plan = ours.plan(DiffusionRequest("a seven moving left", steps=4, guidance=4.0, seed=7))
     *_, last = ours.denoise(plan, ours.encode(plan))
     assert last.latents.shape == expected.shape == (1, 4, 9, 16, 16)
     assert float((last.latents - expected).abs().max() / expected.abs().max()) < 1e-3
@@ -62,7 +62,7 @@ def test_a_prompt_is_followed(pipeline: Pipeline) -> None:
 
 
 def test_a_folder_states_what_a_request_leaves_open(pipeline: Pipeline) -> None:
-    plan = pipeline.plan(Request("a seven moving left", seed=1))
+    plan = pipeline.plan(DiffusionRequest("a seven moving left", seed=1))
     assert (plan.schedule.steps, plan.scale, plan.passes, plan.geometry.frames) == (20, 4.0, 40, 9)
     assert plan.geometry.latents == (4, 9, 16, 16)
     assert plan.geometry.tokens == 9 * 16
@@ -70,9 +70,9 @@ def test_a_folder_states_what_a_request_leaves_open(pipeline: Pipeline) -> None:
 
 def test_what_it_was_not_trained_for_is_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ValueError, match="32x32"):
-        pipeline.plan(Request("a seven moving left", size=Size(64, 64)))
+        pipeline.plan(DiffusionRequest("a seven moving left", size=Size(64, 64)))
     with pytest.raises(ValueError, match="13 frames: this model makes 1 to 9 frames"):
-        pipeline.plan(Request("a seven moving left", frames=13))
+        pipeline.plan(DiffusionRequest("a seven moving left", frames=13))
 
 
 def test_nothing_of_diffusers_is_needed(tmp_path: Path) -> None:

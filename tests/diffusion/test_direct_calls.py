@@ -12,7 +12,7 @@ from torch import Tensor
 from ridgeline.checkpoint import load_denoiser, open_source
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.host import cores
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.ops.kernels import Library, library
@@ -89,7 +89,7 @@ def test_it_is_called_as_a_pipeline_calls_it(model: str, threads: int, monkeypat
     """Kernel by kernel, thread by thread, and bit for bit."""
     pipeline, denoiser = load_pipeline(model), direct(model)
     torch.set_num_threads(threads)
-    plan: Plan = pipeline.plan(Request("a handwritten seven", steps=STEPS, guidance=0.0, seed=1))
+    plan: Plan = pipeline.plan(DiffusionRequest("a handwritten seven", steps=STEPS, guidance=0.0, seed=1))
     texts = pipeline.encode(plan)
     watch = Watch(type(denoiser), monkeypatch)
     with watch as theirs:

@@ -18,7 +18,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from ridgeline.models.mmdit import MMDiT
 from ridgeline.ops.padded import padded_work
@@ -39,7 +39,7 @@ class Subject:
     theirs: Any
     ours: Pipeline
 
-    def expected(self, request: Request, **said: Any) -> tuple[Tensor, Tensor]:
+    def expected(self, request: DiffusionRequest, **said: Any) -> tuple[Tensor, Tensor]:
         """Their latents and pixels of a request. said: what is said to their pipeline alone."""
         assert request.size is not None
         assert request.seed is not None
@@ -56,14 +56,14 @@ class Subject:
             made.append(self.theirs(prompt=prompts, output_type=output, generator=seeded, **given).images)
         return made[0], made[1]
 
-    def drawn(self, request: Request) -> tuple[Tensor, Tensor]:
+    def drawn(self, request: DiffusionRequest) -> tuple[Tensor, Tensor]:
         """Our latents, and pixels cut to 0 to 1."""
         plan = self.ours.plan(request)
         steps = list(self.ours.denoise(plan, self.ours.encode(plan)))
         latents = torch.cat([step.latents for step in steps if step.last])
         return latents, (self.ours.decode(latents) / 2 + 0.5).clamp(0, 1)
 
-    def both(self, request: Request, **said: Any) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def both(self, request: DiffusionRequest, **said: Any) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Ours and theirs."""
         return self.drawn(request), self.expected(request, **said)
 
@@ -110,13 +110,13 @@ def packed(pipeline: Flux2KleinPipeline, latents: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(PROMPT, None, Size(96, 64), 3, 3.0, 7, 2),
-        Request("", None, Size(64, 96), 2, 1.0, 2**40, 1),
-        Request("x" * 400, None, Size(64, 64), 1, 4.0, 0, 1),
+        DiffusionRequest(PROMPT, None, Size(96, 64), 3, 3.0, 7, 2),
+        DiffusionRequest("", None, Size(64, 96), 2, 1.0, 2**40, 1),
+        DiffusionRequest("x" * 400, None, Size(64, 64), 1, 4.0, 0, 1),
     ],
     ids=["guidance, two images", "no guidance, no prompt", "a long prompt"],
 )
-def test_klein(base: Subject, request_: Request) -> None:
+def test_klein(base: Subject, request_: DiffusionRequest) -> None:
     """Its shift by tokens and steps, an empty text in the second pass."""
     (latents, pixels), (theirs, picture) = base.both(request_)
     assert relative(latents, packed(base.theirs, theirs)) < TOLERANCE
@@ -125,14 +125,14 @@ def test_klein(base: Subject, request_: Request) -> None:
 
 def test_distilled_klein(distilled: Subject) -> None:
     """One pass a step, whatever scale the reference is told, and four steps where nobody says."""
-    request = Request(PROMPT, None, Size(96, 64), 2, None, 5, 2)
+    request = DiffusionRequest(PROMPT, None, Size(96, 64), 2, None, 5, 2)
     (latents, pixels), (theirs, picture) = distilled.both(request, guidance_scale=4.0)
     assert relative(latents, packed(distilled.theirs, theirs)) < TOLERANCE
     assert relative(pixels, picture) < TOLERANCE
-    plan = distilled.ours.plan(Request("a cat"))
+    plan = distilled.ours.plan(DiffusionRequest("a cat"))
     assert (plan.schedule.steps, plan.passes, plan.guidance.negative) == (4, 4, None)
     with pytest.raises(ValueError, match="guidance 3: this model was distilled to need none; leave it out"):
-        distilled.ours.plan(Request("a cat", guidance=3.0))
+        distilled.ours.plan(DiffusionRequest("a cat", guidance=3.0))
 
 
 @pytest.mark.parametrize("text", [PROMPT, "", "x" * 460])
@@ -149,13 +149,13 @@ def test_a_text_that_is_too_long_is_refused(base: Subject, dev: Subject) -> None
     """Padding is no part of it."""
     for subject in (base, dev):
         with pytest.raises(ValueError, match=r"the prompt has \d+ tokens.* the model reads 512; shorten it"):
-            subject.ours.plan(Request("x" * 520))
+            subject.ours.plan(DiffusionRequest("x" * 520))
 
 
 # -- FLUX.1 -----------------------------------------------------------------------------------------------------------
 
 
-def unpacked(request: Request, latents: Tensor) -> Tensor:
+def unpacked(request: DiffusionRequest, latents: Tensor) -> Tensor:
     """What the reference gives as latents, as its VAE reads them."""
     assert request.size is not None
     return FluxPipeline._unpack_latents(latents, request.size.height, request.size.width, 4)
@@ -163,22 +163,25 @@ def unpacked(request: Request, latents: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "request_",
-    [Request(PROMPT, None, Size(96, 64), 3, 3.5, 7, 2), Request("", None, Size(64, 96), 2, 0.0, 1, 1)],
+    [
+        DiffusionRequest(PROMPT, None, Size(96, 64), 3, 3.5, 7, 2),
+        DiffusionRequest("", None, Size(64, 96), 2, 0.0, 1, 1),
+    ],
     ids=["two images", "a scale of 0"],
 )
-def test_dev(dev: Subject, request_: Request) -> None:
+def test_dev(dev: Subject, request_: DiffusionRequest) -> None:
     """The scale as an input of the denoiser, the shift by tokens."""
     (latents, pixels), (theirs, picture) = dev.both(request_)
     assert relative(latents, unpacked(request_, theirs)) < TOLERANCE
     assert relative(pixels, picture) < TOLERANCE
     assert dev.ours.plan(request_).passes == request_.steps
     with pytest.raises(ValueError, match="the negative prompt could not act"):
-        dev.ours.plan(Request("a cat", "a dog"))
+        dev.ours.plan(DiffusionRequest("a cat", "a dog"))
 
 
 def test_schnell(schnell: Subject) -> None:
     """Texts of 256 tokens, no guidance, no shift, four steps."""
-    request = Request(PROMPT * 3, None, Size(96, 64), None, None, 7, 2)
+    request = DiffusionRequest(PROMPT * 3, None, Size(96, 64), None, None, 7, 2)
     (latents, pixels), (theirs, picture) = schnell.both(request, num_inference_steps=4, max_sequence_length=256)
     assert relative(latents, unpacked(request, theirs)) < TOLERANCE
     assert relative(pixels, picture) < TOLERANCE
@@ -202,17 +205,19 @@ def test_a_vector_is_made_once(dev: Subject) -> None:
     """It is kept as states are."""
     read: list[int] = []
     dev.ours.encoder.models[1].get_submodule("text_model").register_forward_hook(lambda *_: read.append(1))
-    request = Request("a cat that is new", None, Size(64, 64), 2, 2.0, 1, 2)
+    request = DiffusionRequest("a cat that is new", None, Size(64, 64), 2, 2.0, 1, 2)
     assert torch.equal(dev.ours.draw(request), dev.ours.draw(request))
     assert len(read) == 1
 
 
 def test_the_vector_and_the_scale_act(dev: Subject) -> None:
     """Another one of either is another picture."""
-    (one, _), (other, _) = (dev.drawn(Request("a cat", None, Size(64, 64), 2, scale, 1)) for scale in (1.0, 5.0))
+    (one, _), (other, _) = (
+        dev.drawn(DiffusionRequest("a cat", None, Size(64, 64), 2, scale, 1)) for scale in (1.0, 5.0)
+    )
     assert relative(one, other) > 1e-3
     assert isinstance(dev.ours.denoiser, MMDiT)
-    plan = dev.ours.plan(Request("a cat", None, Size(64, 64), 2, 1.0, 1))
+    plan = dev.ours.plan(DiffusionRequest("a cat", None, Size(64, 64), 2, 1.0, 1))
     texts = dev.ours.encode(plan)
     with torch.inference_mode():
         dev.ours.texts.pooled("a cat").mul_(-1)  # type: ignore[union-attr]
@@ -269,7 +274,7 @@ def test_texts_are_priced_as_they_are_read(base: Subject, dev: Subject) -> None:
     """klein's padding looks at the text alone, the shorter the less there is to do; T5 reads all of its padding, CLIP
     the prompt as it is, once."""
     card = load_card("h100-sxm")
-    for ours, request in ((base.ours, Request("a cat", guidance=3.0)), (dev.ours, Request("a cat"))):
+    for ours, request in ((base.ours, DiffusionRequest("a cat", guidance=3.0)), (dev.ours, DiffusionRequest("a cat"))):
         plan, encoder = ours.plan(request), ours.encoder
         first, *others = map(Price, encoder.models)
         reads = [first.on(card, encoder.work(ids)) for ids in plan.texts]

@@ -15,7 +15,7 @@ from diffusion.schedulers import relative
 from ridgeline.checkpoint import load_denoiser
 from ridgeline.diffusion.geometry import LAYOUTS, Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from support.checkpoints import edit_config
 from support.pipelines import CHANNELS, SIZES, generators, z_image
@@ -38,14 +38,14 @@ def test_what_a_folder_says(folder: Path) -> None:
     """Sizes, steps and guidance; channels, patches and pixels to a latent are the parts' own."""
     edit(folder / "generation_config.json", num_inference_steps=3, guidance_scale=1.25)
     pipeline = load_pipeline(str(folder))
-    plan = pipeline.plan(Request("a cat"))
+    plan = pipeline.plan(DiffusionRequest("a cat"))
     assert (plan.schedule.steps, plan.scale, plan.guidance.scale) == (3, 1.25, 2.25)
     assert plan.geometry.size == Size(96, 64)
     assert plan.geometry.latents == (CHANNELS, 16, 24)
     assert plan.geometry.tokens == 8 * 12
     assert [str(size) for size in pipeline.layout.sizes] == list(SIZES)
     assert 0 <= plan.seed < 2**32
-    assert plan.seed != pipeline.plan(Request("a cat")).seed, "seeds that nobody states differ"
+    assert plan.seed != pipeline.plan(DiffusionRequest("a cat")).seed, "seeds that nobody states differ"
 
 
 def test_what_a_release_leaves_to_its_class(folder: Path) -> None:
@@ -59,17 +59,17 @@ def test_what_a_release_leaves_to_its_class(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request("x", size=Size(80, 80)), r"size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
-        (Request("x", steps=0), "0 steps: this model takes 1 to 999"),
-        (Request("x", steps=10**6), "1000000 steps: this model takes 1 to 999"),
-        (Request("x", guidance=float("nan")), "guidance nan: it must be a number from 0 to 100"),
-        (Request("x", images=10**4), "10000 pictures or clips: a request draws 1 to 100"),
-        (Request("x", images=0), "0 pictures or clips: a request draws 1 to 100"),
-        (Request("x", seed=-1), r"seed -1: it must be an integer from 0 to \d+"),
-        (Request("x", "y", guidance=0.0), "the negative prompt could not act .* guidance is off at 0; .*"),
+        (DiffusionRequest("x", size=Size(80, 80)), r"size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
+        (DiffusionRequest("x", steps=0), "0 steps: this model takes 1 to 999"),
+        (DiffusionRequest("x", steps=10**6), "1000000 steps: this model takes 1 to 999"),
+        (DiffusionRequest("x", guidance=float("nan")), "guidance nan: it must be a number from 0 to 100"),
+        (DiffusionRequest("x", images=10**4), "10000 pictures or clips: a request draws 1 to 100"),
+        (DiffusionRequest("x", images=0), "0 pictures or clips: a request draws 1 to 100"),
+        (DiffusionRequest("x", seed=-1), r"seed -1: it must be an integer from 0 to \d+"),
+        (DiffusionRequest("x", "y", guidance=0.0), "the negative prompt could not act .* guidance is off at 0; .*"),
     ],
 )
-def test_requests_that_cannot_be(z_image_folder: Path, request_: Request, says: str) -> None:
+def test_requests_that_cannot_be(z_image_folder: Path, request_: DiffusionRequest, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}$"):
         load_pipeline(str(z_image_folder)).plan(request_)
 
@@ -168,7 +168,7 @@ def test_a_denoiser_in_another_number_format(z_image_folder: Path) -> None:
 
 def test_drawn_in_bf16(z_image_folder: Path) -> None:
     """Near what fp32 gives: the pipeline keeps latents in fp32 between steps."""
-    request = Request("a cat", None, Size(64, 64), 2, 0.0, 3)
+    request = DiffusionRequest("a cat", None, Size(64, 64), 2, 0.0, 3)
     exact, rounded = (load_pipeline(str(z_image_folder), dtype).draw(request) for dtype in (None, torch.bfloat16))
     assert exact.dtype == rounded.dtype == torch.float32
     assert 1e-5 < relative(rounded, exact) < 0.1
@@ -177,7 +177,7 @@ def test_drawn_in_bf16(z_image_folder: Path) -> None:
 def test_grey(tmp_path: Path) -> None:
     """A VAE of one channel gives pictures of one."""
     theirs: ZImagePipeline = z_image(tmp_path, pixels=1)
-    request = Request("a cat", None, Size(64, 64), 2, 0.0, 3)
+    request = DiffusionRequest("a cat", None, Size(64, 64), 2, 0.0, 3)
     pixels = load_pipeline(str(tmp_path)).draw(request)
     expected = theirs(
         "a cat", height=64, width=64, num_inference_steps=2, guidance_scale=0.0, generator=generators(3, 1)[0],

@@ -5,7 +5,7 @@ from time import perf_counter
 import torch
 
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.roofline.cards import load_card
 from ridgeline.trace.card import card_clock
 from ridgeline.trace.moment import moment_of
@@ -15,7 +15,7 @@ from support.cards import needs_card
 
 @needs_card
 def test_pictures_of_a_card_are_the_processors() -> None:
-    request = Request("a handwritten three", steps=4, seed=3)
+    request = DiffusionRequest("a handwritten three", steps=4, seed=3)
     here = load_pipeline("digits-fast", threads=1).draw(request)
     there = load_pipeline("digits-fast", threads=1, device=torch.device("cuda")).draw(request)
     assert there.device.type == "cpu"
@@ -28,7 +28,7 @@ def test_pictures_of_a_card_are_the_processors() -> None:
 def test_a_step_of_a_picture_is_traced_on_a_card() -> None:
     """Every stage has ops that take time, together no more than the stage."""
     drawer = load_pipeline("digits", threads=1, device=torch.device("cuda"))
-    moment = moment_of(drawer, drawer.plan(Request("a handwritten three", steps=4, seed=3)), 2)
+    moment = moment_of(drawer, drawer.plan(DiffusionRequest("a handwritten three", steps=4, seed=3)), 2)
     ledger = trace_picture(moment, load_card("h200"), repeats=3, clock=card_clock(perf_counter))
     assert {"encode", "denoise", "decode"} <= ledger.stages.keys()
     for stage in ledger.stages.values():

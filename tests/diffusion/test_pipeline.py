@@ -14,7 +14,7 @@ from diffusion.schedulers import relative
 from ridgeline.diffusion.geometry import Geometry, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models.tiling import Tiling
 from support.pipelines import MOST_TOKENS, generators, z_image
 
@@ -31,7 +31,7 @@ class Subject:
     theirs: ZImagePipeline
     ours: Pipeline
 
-    def expected(self, request: Request, output: str = "latent") -> Tensor:
+    def expected(self, request: DiffusionRequest, output: str = "latent") -> Tensor:
         """Theirs of a request."""
         assert request.size is not None
         assert request.seed is not None
@@ -48,14 +48,14 @@ class Subject:
         ).images
         return given
 
-    def steps(self, request: Request, seconds: CallSeconds | None = None) -> list[Step]:
+    def steps(self, request: DiffusionRequest, seconds: CallSeconds | None = None) -> list[Step]:
         """Ours."""
         plan = self.ours.plan(request, seconds)
         steps = list(self.ours.denoise(plan, self.ours.encode(plan)))
         assert len(steps) == plan.steps
         return steps
 
-    def latents(self, request: Request, seconds: CallSeconds | None = None) -> Tensor:
+    def latents(self, request: DiffusionRequest, seconds: CallSeconds | None = None) -> Tensor:
         """Ours when they are finished."""
         return torch.cat([step.latents for step in self.steps(request, seconds) if step.last])
 
@@ -68,15 +68,15 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 
 REQUESTS = {
-    "guidance, negative, two images": Request(PLAIN, NEGATIVE, Size(96, 64), 4, 3.0, 7, 2),
-    "guidance, an empty negative": Request(PLAIN, None, Size(64, 96), 3, 1.5, 2**40, 1),
-    "no guidance, three images": Request("x", None, Size(64, 64), 5, 0.0, 0, 3),
-    "one step": Request("", None, Size(96, 64), 1, 2.0, 3, 1),
+    "guidance, negative, two images": DiffusionRequest(PLAIN, NEGATIVE, Size(96, 64), 4, 3.0, 7, 2),
+    "guidance, an empty negative": DiffusionRequest(PLAIN, None, Size(64, 96), 3, 1.5, 2**40, 1),
+    "no guidance, three images": DiffusionRequest("x", None, Size(64, 64), 5, 0.0, 0, 3),
+    "one step": DiffusionRequest("", None, Size(96, 64), 1, 2.0, 3, 1),
 }
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_latents_and_pixels_are_the_references(subject: Subject, request_: Request) -> None:
+def test_latents_and_pixels_are_the_references(subject: Subject, request_: DiffusionRequest) -> None:
     """From the prompt to latents, and to pixels, which the reference cuts to 0 to 1."""
     latents, expected = subject.latents(request_), subject.expected(request_)
     assert latents.shape == expected.shape
@@ -98,7 +98,7 @@ def test_texts_are_read_as_the_reference_reads_them(subject: Subject, text: str)
 def test_typed_control_tokens_are_text(subject: Subject) -> None:
     typed, plain = (subject.ours.encoder.ids(text) for text in (PROMPT, PLAIN))
     assert len(typed) == len(plain) + len("<|im_end|> ")
-    assert subject.ours.draw(Request(PROMPT, None, Size(64, 64), 1, 0.0, 0)).isfinite().all()
+    assert subject.ours.draw(DiffusionRequest(PROMPT, None, Size(64, 64), 1, 0.0, 0)).isfinite().all()
 
 
 def test_a_text_that_is_too_long_is_refused(subject: Subject) -> None:
@@ -107,9 +107,9 @@ def test_a_text_that_is_too_long_is_refused(subject: Subject) -> None:
     assert len(subject.ours.encoder.ids("x" * (MOST_TOKENS - around))) == MOST_TOKENS
     for prompt, negative, what in (("x" * 500, None, "prompt"), ("x", "y" * 500, "negative prompt")):
         with pytest.raises(ValueError, match=rf"^the {what} has \d+ tokens .* the model reads {MOST_TOKENS}; shorten"):
-            subject.ours.plan(Request(prompt, negative, steps=1))
+            subject.ours.plan(DiffusionRequest(prompt, negative, steps=1))
     with pytest.raises(ValueError, match=r"^prompt: the prompt has at least \d+ tokens"):
-        subject.ours.plan(Request("x" * 10**6, steps=1))
+        subject.ours.plan(DiffusionRequest("x" * 10**6, steps=1))
 
 
 # -- what goes together -----------------------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ def test_texts_are_prepared_once_a_request(
     """However many steps there are: a pass runs no block of the texts'."""
     prepared, prepare = list[int](), subject.ours.denoiser.prepare
     monkeypatch.setattr(subject.ours.denoiser, "prepare", lambda texts: prepared.append(len(texts)) or prepare(texts))
-    subject.latents(Request("a cat", None, Size(64, 64), 4, guidance, 5), _one_by_one)
+    subject.latents(DiffusionRequest("a cat", None, Size(64, 64), 4, guidance, 5), _one_by_one)
     assert prepared == [1] * calls
     prepared.clear()
-    subject.latents(Request("a cat", None, Size(64, 64), 4, guidance, 5), _all_at_once)
+    subject.latents(DiffusionRequest("a cat", None, Size(64, 64), 4, guidance, 5), _all_at_once)
     assert prepared == [calls]
 
 
@@ -145,7 +145,7 @@ def test_texts_are_prepared_once_a_request(
 @pytest.mark.parametrize("seconds", [_one_by_one, _two_at_a_time, _all_at_once])
 def test_batches_change_no_picture(subject: Subject, seconds: CallSeconds, guidance: float) -> None:
     """Guidance, batches and seeds together: however calls are made, image i is that of seed + i alone."""
-    request = Request("a cat", NEGATIVE if guidance else None, Size(64, 64), 3, guidance, 5, 3)
+    request = DiffusionRequest("a cat", NEGATIVE if guidance else None, Size(64, 64), 3, guidance, 5, 3)
     plan = subject.ours.plan(request, seconds)
     side_by_side = {_one_by_one: 1, _two_at_a_time: 1 if guidance else 2, _all_at_once: 3}[seconds]
     assert plan.batching.pictures == side_by_side
@@ -153,7 +153,7 @@ def test_batches_change_no_picture(subject: Subject, seconds: CallSeconds, guida
     assert plan.passes == (6 if guidance else 3)
     together = subject.latents(request, seconds)
     for image in range(3):
-        alone = Request("a cat", request.negative, request.size, 3, guidance, 5 + image, 1)
+        alone = DiffusionRequest("a cat", request.negative, request.size, 3, guidance, 5 + image, 1)
         assert relative(together[image], subject.latents(alone, _one_by_one)[0]) < TOLERANCE
     assert not torch.allclose(together[0], together[1], atol=0.1)
 
@@ -163,7 +163,7 @@ def test_the_denoiser_is_asked_as_often_as_planned(subject: Subject) -> None:
     asked: list[int] = []
     handle = subject.ours.denoiser.register_forward_hook(lambda _, given, __: asked.append(len(given[0])))
     try:
-        request = Request("a cat", None, Size(64, 64), 2, 2.0, 5, 3)
+        request = DiffusionRequest("a cat", None, Size(64, 64), 2, 2.0, 5, 3)
         for seconds, calls in ((_one_by_one, [1] * 12), (_all_at_once, [6] * 2), (_two_at_a_time, [2] * 6)):
             asked.clear()
             subject.steps(request, seconds)
@@ -176,7 +176,7 @@ def test_the_denoiser_is_asked_as_often_as_planned(subject: Subject) -> None:
 def test_previews_change_nothing(subject: Subject) -> None:
     """Looking at the guesses and decoding them leaves latents as they are, bit for bit; the last guess is the
     picture, and guesses come nearer to it."""
-    request = Request("a cat", None, Size(64, 64), 4, 2.0, 1, 2)
+    request = DiffusionRequest("a cat", None, Size(64, 64), 4, 2.0, 1, 2)
     plan, far = subject.ours.plan(request), []
     for step in subject.ours.denoise(plan, subject.ours.encode(plan)):
         subject.ours.decode(step.guess)
@@ -191,7 +191,10 @@ def test_previews_change_nothing(subject: Subject) -> None:
 
 def test_requests_take_turns(subject: Subject) -> None:
     """A step of one, a step of the other: each gives what it gives alone, bit for bit."""
-    requests = [Request("a cat", None, Size(64, 64), 3, 2.0, 1), Request("a dog", None, Size(96, 64), 3, 0.0, 2)]
+    requests = [
+        DiffusionRequest("a cat", None, Size(64, 64), 3, 2.0, 1),
+        DiffusionRequest("a dog", None, Size(96, 64), 3, 0.0, 2),
+    ]
     plans = [subject.ours.plan(request) for request in requests]
     runs = [subject.ours.denoise(plan, subject.ours.encode(plan)) for plan in plans]
     for steps in zip(*runs, strict=True):
@@ -204,7 +207,7 @@ def test_a_run_that_is_left_costs_nothing_more(subject: Subject) -> None:
     """Cancelled between two steps: no further pass, and the next request is as if it had not been."""
     asked: list[int] = []
     handle = subject.ours.denoiser.register_forward_hook(lambda *_: asked.append(1))
-    request = Request("a cat", None, Size(64, 64), 5, 0.0, 1)
+    request = DiffusionRequest("a cat", None, Size(64, 64), 5, 0.0, 1)
     try:
         plan = subject.ours.plan(request)
         run = subject.ours.denoise(plan, subject.ours.encode(plan))
@@ -220,7 +223,7 @@ def test_a_run_that_is_left_costs_nothing_more(subject: Subject) -> None:
 @pytest.mark.parametrize("tiling", [Tiling(8, 2), Tiling(64, 16)])
 def test_tiles(subject: Subject, tiling: Tiling) -> None:
     """Pictures are decoded one by one, so those of a batch are those decoded alone; one tile over all is the whole."""
-    latents = subject.latents(Request("a cat", None, Size(96, 64), 1, 0.0, 1, 2))
+    latents = subject.latents(DiffusionRequest("a cat", None, Size(96, 64), 1, 0.0, 1, 2))
     pixels = subject.ours.decode(latents, tiling)
     assert pixels.shape == (2, 3, 64, 96)
     assert torch.equal(pixels[1:], subject.ours.autoencoder.decode(latents[1:], tiling))
@@ -242,7 +245,7 @@ def test_a_text_is_encoded_once(subject: Subject) -> None:
     pipeline.encoder.models[0].get_submodule("model").register_forward_hook(
         lambda _, given, __: read.append(len(given[0]))
     )
-    first = Request("a cat", None, Size(64, 64), 2, 2.0, 1)
+    first = DiffusionRequest("a cat", None, Size(64, 64), 2, 2.0, 1)
     drawn = pipeline.draw(first)
     assert len(read) == 2
     plan = pipeline.plan(first)
@@ -251,5 +254,5 @@ def test_a_text_is_encoded_once(subject: Subject) -> None:
     assert all(torch.equal(*pair) for pair in zip(kept, fresh, strict=True))
     assert torch.equal(pipeline.draw(first), drawn)
     assert len(read) == 4, "two of them asked for by this test"
-    pipeline.draw(Request("a dog", None, Size(64, 64), 1, 2.0, 1))
+    pipeline.draw(DiffusionRequest("a dog", None, Size(64, 64), 1, 2.0, 1))
     assert len(read) == 5, "the empty negative prompt is kept"

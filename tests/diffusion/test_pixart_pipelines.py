@@ -12,7 +12,7 @@ from diffusion.schedulers import relative
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from support.checkpoints import edit_config
 from support.pipelines import generators, pixart
@@ -24,9 +24,9 @@ CLASSES: dict[str, Callable[[Path], Any]] = {
     "lcm": lambda folder: pixart(folder, sigma=False, consistent=True),
 }
 REQUESTS = {
-    "guidance, negative, two images": Request("  a Cat, naïve ", "Blurred", Size(96, 64), 5, 3.0, 7, 2),
-    "guidance, an empty negative": Request("日本 🐈", None, Size(64, 96), 3, 1.5, 2**40, 1),
-    "no guidance": Request("x", None, Size(64, 64), 4, 0.0, 0, 2),
+    "guidance, negative, two images": DiffusionRequest("  a Cat, naïve ", "Blurred", Size(96, 64), 5, 3.0, 7, 2),
+    "guidance, an empty negative": DiffusionRequest("日本 🐈", None, Size(64, 96), 3, 1.5, 2**40, 1),
+    "no guidance": DiffusionRequest("x", None, Size(64, 64), 4, 0.0, 0, 2),
 }
 
 
@@ -37,7 +37,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return CLASSES[request.param](folder), load_pipeline(str(folder), threads=1)
 
 
-def expected(theirs: Any, request: Request, output: str) -> Tensor:
+def expected(theirs: Any, request: DiffusionRequest, output: str) -> Tensor:
     """Theirs of a request."""
     assert request.size is not None
     assert request.seed is not None
@@ -57,7 +57,7 @@ def expected(theirs: Any, request: Request, output: str) -> Tensor:
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_latents_and_pixels_are_the_references(both: tuple[Any, Pipeline], request_: Request) -> None:
+def test_latents_and_pixels_are_the_references(both: tuple[Any, Pipeline], request_: DiffusionRequest) -> None:
     """With guidance and without; texts in small letters, masked beside each other there and apart here."""
     theirs, ours = both
     plan = ours.plan(request_)
@@ -74,7 +74,7 @@ def test_the_longest_texts(both: tuple[Any, Pipeline]) -> None:
     assert most == (300 if ours.kind.layout and "Sigma" in type(both[0]).__name__ else 120)
     assert len(ours.encoder.ids("x" * (most - 1))) == most
     with pytest.raises(ValueError, match=r"prompt.* has .*tokens, the model"):
-        ours.plan(Request("x" * most, steps=1))
+        ours.plan(DiffusionRequest("x" * most, steps=1))
 
 
 def test_a_scheduler_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from diffusion.schedulers import relative
 from ridgeline.diffusion.geometry import Geometry, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.step_cache import StepCache
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.modulated import Stream
@@ -25,9 +25,9 @@ from support.pipelines import generators, pixart, wan, z_image
 
 TOLERANCE = 1e-5
 ENDLESS = 1e9  # more than any block changes
-PICTURE = Request("a cat", "blurred", Size(64, 64), 6, 3.0, 7)
-CLIP = Request("a cat", "blurred", Size(64, 32), 6, 3.0, 7, frames=5)
-KINDS: dict[str, tuple[Callable[[Path], Any], Request]] = {
+PICTURE = DiffusionRequest("a cat", "blurred", Size(64, 64), 6, 3.0, 7)
+CLIP = DiffusionRequest("a cat", "blurred", Size(64, 32), 6, 3.0, 7, frames=5)
+KINDS: dict[str, tuple[Callable[[Path], Any], DiffusionRequest]] = {
     "z-image": (z_image, PICTURE),
     "klein": (lambda folder: klein(folder, distilled=False), replace(PICTURE, negative=None)),
     "dev": (lambda folder: flux(folder, dev=True), replace(PICTURE, negative=None)),
@@ -50,7 +50,7 @@ class Subject:
     name: str
     theirs: Any
     ours: Pipeline
-    request: Request
+    request: DiffusionRequest
 
     def steps(self, seconds: CallSeconds | None = None, **changed: Any) -> list[Step]:
         """Ours of the request with these changes."""

@@ -9,14 +9,14 @@ from torch import Tensor
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.strides import Stride, count, seconds_each, strides
 from ridgeline.models.tiling import Tiling
 from support.pipelines import wan
 
 REQUESTS = (
-    Request("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 3),
-    Request("a dog", None, Size(96, 64), 2, 0.0, 2, 1),
+    DiffusionRequest("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 3),
+    DiffusionRequest("a dog", None, Size(96, 64), 2, 0.0, 2, 1),
 )
 
 
@@ -33,7 +33,9 @@ def pixels(done: list[Stride]) -> Tensor:
 
 @pytest.mark.parametrize("request_", REQUESTS)
 @pytest.mark.parametrize("tiling", [None, Tiling(8, 2)])
-def test_strides_draw_what_the_pipeline_draws(pipeline: Pipeline, request_: Request, tiling: Tiling | None) -> None:
+def test_strides_draw_what_the_pipeline_draws(
+    pipeline: Pipeline, request_: DiffusionRequest, tiling: Tiling | None
+) -> None:
     plan = pipeline.plan(request_)
     done = list(strides(pipeline, plan, tiling))
     assert len(done) == count(plan)
@@ -63,7 +65,7 @@ def test_a_clip_is_decoded_part_by_part(tmp_path: Path) -> None:
     """Two of one request: frames of latents are strides, and together what the pipeline draws."""
     wan(tmp_path)
     clips = load_pipeline(str(tmp_path), threads=1)
-    request = Request("a cat", None, Size(64, 32), 1, 0.0, 5, 2, frames=9)
+    request = DiffusionRequest("a cat", None, Size(64, 32), 1, 0.0, 5, 2, frames=9)
     plan = clips.plan(request)
     done = list(strides(clips, plan))
     assert len(done) == count(plan) == 2 + 2 * 3

@@ -15,7 +15,7 @@ from diffusion.schedulers import relative
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from support.pipelines import generators, wan
 
@@ -27,9 +27,13 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "flow-match Euler": lambda folder: wan(folder, scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0)),
 }
 REQUESTS = {
-    "guidance, negative, two clips": Request("a  cat\n runs &amp; jumps", "blur", Size(64, 32), 5, 3.0, 7, 2, frames=9),
-    "guidance, an empty negative, one frame": Request("日本 🐈", None, Size(32, 64), 3, 1.5, 2**40, 1, frames=1),
-    "no guidance": Request("x", None, Size(64, 32), 4, 0.0, 0, 1, frames=5),
+    "guidance, negative, two clips": DiffusionRequest(
+        "a  cat\n runs &amp; jumps", "blur", Size(64, 32), 5, 3.0, 7, 2, frames=9
+    ),
+    "guidance, an empty negative, one frame": DiffusionRequest(
+        "日本 🐈", None, Size(32, 64), 3, 1.5, 2**40, 1, frames=1
+    ),
+    "no guidance": DiffusionRequest("x", None, Size(64, 32), 4, 0.0, 0, 1, frames=5),
 }
 
 
@@ -40,7 +44,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return KINDS[request.param](folder), load_pipeline(str(folder), threads=1)
 
 
-def expected(theirs: Any, request: Request, output: str) -> Tensor:
+def expected(theirs: Any, request: DiffusionRequest, output: str) -> Tensor:
     """Theirs of a request."""
     assert request.size is not None
     assert request.seed is not None
@@ -59,14 +63,14 @@ def expected(theirs: Any, request: Request, output: str) -> Tensor:
     return given
 
 
-def latents_of(ours: Pipeline, request: Request) -> Tensor:
+def latents_of(ours: Pipeline, request: DiffusionRequest) -> Tensor:
     """Ours when they are finished."""
     plan = ours.plan(request)
     return torch.cat([step.latents for step in ours.denoise(plan, ours.encode(plan)) if step.last])
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_latents_and_frames_are_the_references(both: tuple[Any, Pipeline], request_: Request) -> None:
+def test_latents_and_frames_are_the_references(both: tuple[Any, Pipeline], request_: DiffusionRequest) -> None:
     """Of clips of one frame and of several, with guidance and without."""
     theirs, ours = both
     latents = latents_of(ours, request_)
@@ -80,7 +84,7 @@ def test_latents_and_frames_are_the_references(both: tuple[Any, Pipeline], reque
 def test_two_scales(both: tuple[Any, Pipeline]) -> None:
     """Each expert has its own; a model of one denoiser refuses a second."""
     theirs, ours = both
-    request = Request("a cat", "blur", Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=1.5)
+    request = DiffusionRequest("a cat", "blur", Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=1.5)
     if ours.second is None:
         with pytest.raises(ValueError, match="this model has one denoiser; a second guidance is for models of two"):
             ours.plan(request)
@@ -88,7 +92,7 @@ def test_two_scales(both: tuple[Any, Pipeline]) -> None:
     latents = latents_of(ours, request)
     assert relative(latents, expected(theirs, request, "latent")) < TOLERANCE
     with pytest.raises(ValueError, match=r"guidance 4.0 and 0.0: both experts are to be guided, or neither"):
-        ours.plan(Request("a cat", None, Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=0.0))
+        ours.plan(DiffusionRequest("a cat", None, Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=0.0))
 
 
 def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +102,7 @@ def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert ours.second is not None
     for number, denoiser in enumerate((ours.denoiser, ours.second.denoiser)):
         denoiser.register_forward_pre_hook(lambda *_, number=number: asked.append(number))
-    plan = ours.plan(Request("x", None, Size(64, 32), 8, 0.0, 0, frames=5))
+    plan = ours.plan(DiffusionRequest("x", None, Size(64, 32), 8, 0.0, 0, frames=5))
     for _ in ours.denoise(plan, ours.encode(plan)):
         pass
     assert asked == [0 if time >= 875 else 1 for time in plan.schedule.timesteps]
@@ -116,7 +120,7 @@ def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_frames_that_cannot_be(both: tuple[Any, Pipeline], frames: int, problem: str) -> None:
     """With their neighbours, before anything runs. The denoiser has 32 places for frames of latents."""
     with pytest.raises(ValueError, match=problem):
-        both[1].plan(Request("x", frames=frames, steps=1))
+        both[1].plan(DiffusionRequest("x", frames=frames, steps=1))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ import pytest
 from engine.folders import CHAT, THINKING_CHAT, write_model
 from engine.scripted import EOS, GREEDY, LETTER, SETTINGS, Scripted, say, text_of
 from ridgeline.engine import LLM, Choice, EngineSettings, SamplingParams
+from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.llm import TextEngine
 from ridgeline.engine.request import Finish
 
 # -- where an answer ends ---------------------------------------------------------------------------------------------
@@ -141,6 +144,19 @@ def test_reasoning_that_the_model_opens(tmp_path: Path) -> None:
     ids = [control["<think>"], *encode("hm", add_special=False), control["</think>"], *encode("yes", add_special=False)]
     choice = thoughts(llm, "<think>", ids)
     assert (choice.reasoning, choice.text, choice.reasoning_tokens) == ("hm", "yes", 4)
+
+
+@pytest.mark.parametrize(("separate", "told"), [(True, ("hm", "yes")), (False, ("", "hmyes"))])
+def test_reasoning_is_told_apart_if_the_request_says_so(tmp_path: Path, separate: bool, told: tuple[str, str]) -> None:
+    llm = LLM(str(write_model(tmp_path, template=CHAT + "{# <think> #}")), SETTINGS)
+    encode, control = llm.tokenizer.encode, llm.tokenizer.control
+    ids = [control["<think>"], *encode("hm", add_special=False), control["</think>"], *encode("yes", add_special=False)]
+    llm.engine.executor = Scripted([*ids, *llm.tokenizer.eos_ids])
+    texts, events = TextEngine(llm.loaded), list[Event]()
+    texts.add(GenerationRequest([1], SamplingParams(), separate_reasoning=separate))
+    while llm.engine.has_work:
+        events += texts.step()
+    assert ("".join(event.reasoning for event in events), "".join(event.text for event in events)) == told
 
 
 def test_a_model_whose_template_knows_no_reasoning_has_none(llm: LLM) -> None:

@@ -19,6 +19,7 @@ from ridgeline.engine import placement
 from ridgeline.engine.bare import warm_up
 from ridgeline.engine.capturing import Capture, CapturingRunner, _copied
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv_room import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
@@ -121,7 +122,7 @@ def logits_of(
     engine = token_engine(model, runner=runner, page_size=page_size, speculator=speculator)
     for index in range(2):
         params = SamplingParams(max_tokens=3 + 2 * index, n=2 - index, ignore_eos=True, seed=index)
-        engine.add([(7 * index + i) % model.vocabulary for i in range(3 + 2 * index)], params)
+        engine.add(GenerationRequest([(7 * index + i) % model.vocabulary for i in range(3 + 2 * index)], params))
     while engine.has_work:
         assert [event.error for event in engine.step() if event.error] == []
     assert_nothing_held(engine)
@@ -151,7 +152,7 @@ def logits_of_prompts(model: Model, runner: type[Runner], prompts: Sequence[int]
     engine = token_engine(model, runner=runner, page_size=4, limits=Limits(tokens=12, requests=4))
     for index, length in enumerate(prompts):
         params = SamplingParams(temperature=0.0, max_tokens=2 + index % 2, ignore_eos=True)
-        engine.add([(7 * index + i) % model.vocabulary for i in range(length)], params)
+        engine.add(GenerationRequest([(7 * index + i) % model.vocabulary for i in range(length)], params))
         engine.step()
     while engine.has_work:
         assert [event.error for event in engine.step() if event.error] == []
@@ -321,7 +322,7 @@ def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_hook_sees_steps_that_were_captured_before() -> None:
     model = placed(small_model(LLAMA))
     engine, seen = token_engine(model, runner=Keeping), list[object]()
-    engine.add([1, 2, 3], SamplingParams(max_tokens=6, ignore_eos=True))
+    engine.add(GenerationRequest([1, 2, 3], SamplingParams(max_tokens=6, ignore_eos=True)))
     for step in range(6):
         if step == 3:
             handle = model.ops()[0][1].register_forward_hook(lambda *_: seen.append(1))

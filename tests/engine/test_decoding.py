@@ -10,6 +10,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from models.configs import CONFIGS
 from ridgeline.engine import decoding
 from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
@@ -46,7 +47,7 @@ def logits_of(model: Model, runner: type[Runner], requests: int = 3) -> tuple[li
     engine = token_engine(model, runner=kept(runner), page_size=4)
     for index in range(requests):
         params = SamplingParams(max_tokens=7 + 2 * index, n=1 + (index == 1), ignore_eos=True, seed=index)
-        engine.add([(7 * index + i) % model.vocabulary for i in range(3 + index)], params)
+        engine.add(GenerationRequest([(7 * index + i) % model.vocabulary for i in range(3 + index)], params))
     while engine.has_work:
         engine.step()
     executor = engine.executor
@@ -104,7 +105,7 @@ def test_a_hook_sees_steps_that_were_recorded_before(everywhere: bool) -> None:
     model.fuse()
     (table,) = (op for _, op in model.ops() if isinstance(op, Embedding))
     engine = token_engine(model, runner=DecodingRunner)
-    engine.add([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True))
+    engine.add(GenerationRequest([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True)))
 
     def note(op: nn.Module, *_: object) -> None:
         if op is table:

@@ -21,6 +21,7 @@ from ridgeline import engine as engine_room
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.request import Finish, NamedPrompt
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
@@ -59,7 +60,7 @@ def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
 def test_moments_are_those_of_the_clock() -> None:
     now = itertools.count(100, 10)
     engine = null_engine(limits=Limits(requests=1), clock=lambda: next(now))
-    first, second = engine.add([1, 2], greedy(2)), engine.add([3], greedy(1))
+    first, second = engine.add(GenerationRequest([1, 2], greedy(2))), engine.add(GenerationRequest([3], greedy(1)))
     events = {event.request: event for _ in range(3) for event in engine.step()}
     one, two = events[first].timing, events[second].timing
     assert (one.arrived, two.arrived) == (100, 110)
@@ -83,7 +84,7 @@ def test_a_clock_that_stands_still_or_runs_backwards_changes_no_plan() -> None:
             pages=20, limits=Limits(tokens=12, chunk=5), on_step=lambda r: seen.append(r.plan.to_json()), clock=clock
         )
         for number in range(6):
-            engine.add([number] * (number + 3), greedy(14, n=1 + number % 2))
+            engine.add(GenerationRequest([number] * (number + 3), greedy(14, n=1 + number % 2)))
         finish_all(engine)
         assert engine.stats.preemptions > 0
         return seen
@@ -117,7 +118,7 @@ def test_wasted_tokens_are_those_that_ran_again(prefix_cache: bool) -> None:
         pages=24, page_size=2, limits=Limits(tokens=16, requests=5), prefix_cache=prefix_cache, executor=executor
     )
     for number in range(12):
-        engine.add([number % 3] * 7 + [number], greedy(12))
+        engine.add(GenerationRequest([number % 3] * 7 + [number], greedy(12)))
     finish_all(engine)
     stats = engine.stats
     assert stats.preemptions > 0
@@ -152,7 +153,7 @@ def test_cached_counts_and_timing_reach_the_caller(tmp_path: Path) -> None:
 def test_a_step_is_plan_execute_accept() -> None:
     whole, parts = null_engine(), null_engine()
     for engine in (whole, parts):
-        engine.add([1, 2, 3], greedy(6, n=2))
+        engine.add(GenerationRequest([1, 2, 3], greedy(6, n=2)))
     while whole.has_work:
         plan = parts.plan()
         assert plan is not None
@@ -175,7 +176,7 @@ def test_an_observer_sees_a_step_before_its_tokens_are_accepted() -> None:
 
     now = itertools.count(0, 5)
     engine = null_engine(on_step=observe, clock=lambda: next(now))
-    engine.add([1, 2, 3], greedy(3))
+    engine.add(GenerationRequest([1, 2, 3], greedy(3)))
     finish_all(engine)
     assert known == [(3, 3), (4, 4), (5, 5)]
     assert [record.work.tokens for record in records] == [3, 1, 1]
@@ -185,7 +186,7 @@ def test_an_observer_sees_a_step_before_its_tokens_are_accepted() -> None:
 
 def test_what_ends_between_plan_and_accept_is_dropped() -> None:
     engine = null_engine()
-    ids = [engine.add([number] * 6, greedy(4, n=2)) for number in range(3)]
+    ids = [engine.add(GenerationRequest([number] * 6, greedy(4, n=2))) for number in range(3)]
     engine.step()
     plan = engine.plan()
     assert plan is not None
@@ -221,7 +222,7 @@ def test_several_tokens_an_item(pages: int, prefix_cache: bool) -> None:
     executor.prompts = {seed: [seed] * (3 + seed) for seed in range(5)}
     engine = null_engine(pages=pages, executor=executor, prefix_cache=prefix_cache, limits=Limits(chunk=5))
     ids = {
-        engine.add(prompt, dataclasses.replace(greedy(10), seed=seed)): prompt
+        engine.add(GenerationRequest(prompt, dataclasses.replace(greedy(10), seed=seed))): prompt
         for seed, prompt in executor.prompts.items()
     }
     choices = finish_all(engine)
@@ -236,7 +237,7 @@ def test_several_tokens_an_item(pages: int, prefix_cache: bool) -> None:
 
 def test_rows_of_one_item_have_positions_of_their_own() -> None:
     engine = null_engine()
-    request = engine.add([1, 2, 3, 4, 5], greedy(9))
+    request = engine.add(GenerationRequest([1, 2, 3, 4, 5], greedy(9)))
     plan = engine.plan()
     assert plan is not None
     several = StepPlan(0, (structs.replace(plan.items[0], tokens=(1, 2, 3, 4, 5, 8, 9), logits=(4, 5, 6)),))
@@ -249,7 +250,7 @@ def test_rows_of_one_item_have_positions_of_their_own() -> None:
 def test_a_guess_that_was_wrong_is_not_computed() -> None:
     """An item runs two guessed positions with three logit rows, of which one guess was right: it got two tokens."""
     engine = null_engine()
-    request = engine.requests[engine.add([1, 2, 3, 4], greedy(9))]
+    request = engine.requests[engine.add(GenerationRequest([1, 2, 3, 4], greedy(9)))]
     engine.step()
     assert (request.known, request.computed) == (5, 4)
     plan = engine.plan()
@@ -274,8 +275,8 @@ def test_nobody_new_gets_ahead_of_those_whose_step_failed() -> None:
     """A suspect lacks pages that a long prompt is owed. The prompt goes on; who has just come waits, though it is small
     enough to fit."""
     engine = null_engine(pages=10, page_size=4, limits=Limits(tokens=3), executor=Constant())  # type: ignore[arg-type]
-    suspects = [engine.add([2] * 4, greedy(20)), engine.add([3], greedy(20))]
-    long = engine.add([4] * 24, greedy(2))
+    suspects = [engine.add(GenerationRequest([2] * 4, greedy(20))), engine.add(GenerationRequest([3], greedy(20)))]
+    long = engine.add(GenerationRequest([4] * 24, greedy(2)))
     for _ in range(10):
         engine.step()
     plan = engine.plan()
@@ -283,7 +284,7 @@ def test_nobody_new_gets_ahead_of_those_whose_step_failed() -> None:
     assert [item.request for item in plan.items] == [*suspects, long]
     assert engine.accept(StepPlan(plan.step, plan.items[2:]), []) == []
     assert engine.fail(StepPlan(plan.step, plan.items[:2]), RuntimeError("broke")) == []
-    late = engine.add([9], greedy(4))
+    late = engine.add(GenerationRequest([9], greedy(4)))
     firsts: list[int] = []
     while engine.has_work:
         firsts += [event.request for event in engine.step() if event.request not in firsts]
@@ -297,11 +298,11 @@ def test_nobody_new_gets_ahead_of_those_whose_step_failed() -> None:
 def test_prompts_are_not_copied() -> None:
     engine = null_engine(context=10**7, pages=10**6)
     prompt = [7] * 1000
-    request = engine.add(prompt, greedy(2, n=3))
+    request = engine.add(GenerationRequest(prompt, greedy(2, n=3)))
     assert all(engine.requests[request + choice].tokens.prompt is prompt for choice in range(3))
     endless = range(10**9, 10**9 + 3)
     with pytest.raises(ValueError, match="out of range"):
-        engine.add(endless, greedy(1))
+        engine.add(GenerationRequest(endless, greedy(1)))
 
 
 def test_a_prompt_may_be_a_length_and_names() -> None:
@@ -315,13 +316,13 @@ def test_a_prompt_may_be_a_length_and_names() -> None:
     engine = null_engine(pages=200, page_size=16, context=10_000)
     cached = []
     for names in ((5, 6), (5, 6), (5, 7), (8, 6)):
-        request = engine.requests[engine.add(NamedPrompt(1000, names, 512), greedy(1))]
+        request = engine.requests[engine.add(GenerationRequest(NamedPrompt(1000, names, 512), greedy(1)))]
         finish_all(engine)
         cached.append(request.cached)
     assert cached == [0, 992, 512, 0]
     for length, names in ((0, ()), (1000, (1,)), (1000, (1, 2, 3))):
         with pytest.raises(ValueError, match=r"names|empty"):
-            engine.add(NamedPrompt(length, names, 512))
+            engine.add(GenerationRequest(NamedPrompt(length, names, 512)))
 
 
 @pytest.mark.parametrize(("block", "page_size"), [(4, 4), (2, 4), (8, 4), (3, 4), (6, 4), (5, 2), (16, 1)])
@@ -338,7 +339,9 @@ def test_pages_are_shared_as_far_as_their_blocks_are(windows: Any, block: int, p
     for _ in range(60):
         length = draw.randint(1, 30)
         names = tuple(draw.choice((1, 1, 1, 2)) for _ in range(-(-length // block)))
-        request = engine.requests[engine.add(NamedPrompt(length, names, block), greedy(draw.randint(1, 9)))]
+        request = engine.requests[
+            engine.add(GenerationRequest(NamedPrompt(length, names, block), greedy(draw.randint(1, 9))))
+        ]
         finish_all(engine)
         assert request.cached <= block * max((common(names, other) for other in before), default=0)
         hits += request.cached > 0
@@ -365,7 +368,7 @@ def common(names: Sequence[int], others: Sequence[int]) -> int:
 )
 def test_ids_of_numpy_and_torch_are_ids(ids: Any) -> None:
     engine = null_engine()
-    request = engine.add(ids, greedy(4))
+    request = engine.add(GenerationRequest(ids, greedy(4)))
     assert finish_all(engine)[request, 0].token_ids == expected_tokens([1, 2, 3], 4)
 
 
@@ -425,7 +428,8 @@ def test_an_encoders_ids_travel_with_the_step_that_first_runs_their_request(chun
     plans: list[StepPlan] = []
     engine = encoding_engine(pages=14, chunk=chunk, plans=plans)
     ids = {
-        engine.add([number] * 5, greedy(14, n=1 + number % 2), encoder=(number, 9, 9)): number for number in (1, 2, 3)
+        engine.add(GenerationRequest([number] * 5, greedy(14, n=1 + number % 2), encoder=(number, 9, 9))): number
+        for number in (1, 2, 3)
     }
     finish_all(engine)
     assert engine.stats.preemptions > 0
@@ -439,7 +443,7 @@ def test_an_encoders_ids_travel_with_the_step_that_first_runs_their_request(chun
             assert item.encoder == ()
     assert carried > len(ids)
     with pytest.raises(ValueError, match=f"token id {VOCABULARY} is out of range"):
-        engine.add([1], encoder=[VOCABULARY])
+        engine.add(GenerationRequest([1], encoder=[VOCABULARY]))
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -448,7 +452,10 @@ def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: b
     found of its prompt does not spare the encoder."""
     plans: list[StepPlan] = []
     engine = encoding_engine(prefix_cache=prefix_cache, plans=plans)
-    ids = [engine.add([7] * 9, greedy(14, n=1 + number % 2), encoder=[number % 2] * 10) for number in range(4)]
+    ids = [
+        engine.add(GenerationRequest([7] * 9, greedy(14, n=1 + number % 2), encoder=[number % 2] * 10))
+        for number in range(4)
+    ]
     finish_all(engine)
     assert engine.stats.preemptions > 0
     assert (engine.stats.reused_tokens > 2 * 8) == prefix_cache, "more than the two forks start with"
@@ -465,9 +472,9 @@ def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: b
     assert sum(bool(item.encoder) for plan in plans for item in plan.items) > len(ids)
     assert_nothing_held(engine)
     with pytest.raises(ValueError, match=r"has 5 tokens, KV memory holds 4 beside 76 of its encoder; shorten it"):
-        engine.add([1] * 5, encoder=[1] * 76)
+        engine.add(GenerationRequest([1] * 5, encoder=[1] * 76))
     with pytest.raises(ValueError, match=r"has 1 tokens, KV memory holds 0 beside 81 of its encoder"):
-        engine.add([1], encoder=[1] * 81)
+        engine.add(GenerationRequest([1], encoder=[1] * 81))
 
 
 @pytest.mark.parametrize("length", [15, 16, 40])
@@ -476,11 +483,11 @@ def test_an_encoders_input_without_room_beside_those_that_run_has_a_step_alone(l
     Beside two that run 13 fit in a step of 16."""
     plans: list[StepPlan] = []
     engine = encoding_engine(pages=100, chunk=None, plans=plans)
-    running = [engine.add([7], greedy(30), encoder=[9] * 3) for _ in range(2)]
+    running = [engine.add(GenerationRequest([7], greedy(30), encoder=[9] * 3)) for _ in range(2)]
     engine.step()
-    fits = engine.add([7], greedy(30), encoder=[9] * 13)
+    fits = engine.add(GenerationRequest([7], greedy(30), encoder=[9] * 13))
     engine.step()
-    long = [engine.add([7] * 5, greedy(3), encoder=[9] * length) for _ in range(3)]
+    long = [engine.add(GenerationRequest([7] * 5, greedy(3), encoder=[9] * length)) for _ in range(3)]
     finish_all(engine)
     seen = [[(item.request, len(item.encoder), len(item.tokens)) for item in plan.items] for plan in plans]
     decoding = [(request, 0, 1) for request in running]
@@ -491,23 +498,23 @@ def test_an_encoders_input_without_room_beside_those_that_run_has_a_step_alone(l
         assert seen[step + 1][:3] == decoding
     assert_nothing_held(engine)
     with pytest.raises(ValueError, match="the encoder is given 101 tokens and takes 100; shorten it or give parts"):
-        engine.add([7], encoder=[9] * 101)
+        engine.add(GenerationRequest([7], encoder=[9] * 101))
 
 
-def same_root(engine: Engine, **others: Any) -> bytes:
-    request = engine.add([1, 2], greedy(1), **others)
-    root = engine.requests[request].root
+def namespace(engine: Engine, **others: Any) -> bytes:
+    request = engine.add(GenerationRequest([1, 2], greedy(1), **others))
+    found = engine.requests[request].cache_namespace
     engine.abort(request)
-    return root
+    return found
 
 
-def test_a_root_says_all_that_keys_and_values_depend_on() -> None:
-    assert same_root(null_engine()) == b""
-    assert same_root(null_engine(), root=b"adapter") == b"adapter"
+def test_a_cache_namespace_says_all_that_keys_and_values_depend_on() -> None:
+    assert namespace(null_engine()) == b""
+    assert namespace(null_engine(), cache_salt=b"adapter") == b"adapter"
     engine = encoding_engine()
-    roots = [
-        same_root(engine, encoder=encoder, root=root)
-        for encoder, root in (((1,), b""), ((2,), b""), ((1,), b"a"), ((1, 2), b""))
+    found = [
+        namespace(engine, encoder=encoder, cache_salt=salt)
+        for encoder, salt in (((1,), b""), ((2,), b""), ((1,), b"a"), ((1, 2), b""))
     ]
-    assert len({*roots, b"a"}) == len(roots) + 1
-    assert same_root(engine, encoder=(1,)) == roots[0]
+    assert len({*found, b"a"}) == len(found) + 1
+    assert namespace(engine, encoder=(1,)) == found[0]

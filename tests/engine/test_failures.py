@@ -14,6 +14,7 @@ from engine.collecting import Choices, finish_all, take
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, poison_free_pages, small_model, uncached_answer
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
@@ -73,7 +74,9 @@ def test_a_request_that_breaks_its_steps_fails_alone(position: int, prefix_cache
     """At its first position, in the middle of its prompt, at its end, or while it decodes."""
     engine, executor = failing_engine(prefix_cache=prefix_cache)
     executor.late = late
-    prompts = {engine.add([*range(length)], greedy(9)): [*range(length)] for length in (3, 13, 14, 8, 20)}
+    prompts = {
+        engine.add(GenerationRequest([*range(length)], greedy(9))): [*range(length)] for length in (3, 13, 14, 8, 20)
+    }
     bad = list(prompts)[1]
     executor.poisoned = (bad, position)
     choices = finish_all(engine, lambda _: executor.poison(engine.ledger))
@@ -92,8 +95,8 @@ def test_a_request_that_breaks_its_steps_fails_alone(position: int, prefix_cache
 @pytest.mark.parametrize("position", [2, 12])
 def test_a_prompt_that_fails_ends_all_its_choices(position: int) -> None:
     engine, executor = failing_engine()
-    other = engine.add([5] * 4, greedy(9))
-    bad = engine.add([*range(13)], greedy(9, n=3))
+    other = engine.add(GenerationRequest([5] * 4, greedy(9)))
+    bad = engine.add(GenerationRequest([*range(13)], greedy(9, n=3)))
     executor.poisoned = (bad, position)
     choices = finish_all(engine)
     assert choices[other, 0].token_ids == expected_tokens([5] * 4, 9, WINDOWS)
@@ -106,7 +109,7 @@ def test_a_step_of_several_that_fails_is_logged(caplog: pytest.LogCaptureFixture
     engine, executor = failing_engine()
     executor.at_step = 1
     for number in (1, 2):
-        engine.add([number] * 4, greedy(5))
+        engine.add(GenerationRequest([number] * 4, greedy(5)))
     choices = finish_all(engine)
     assert {choice.error for choice in choices.values()} == {None}
     (line,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.engine.suspects"]
@@ -121,9 +124,9 @@ def test_a_failure_that_does_not_come_again_costs_nobody_a_token(tokens: int, la
     for at_step in range(36):
         engine, executor = failing_engine(tokens=tokens)
         executor.late, executor.at_step = late, at_step
-        forking = engine.add([*range(6)], greedy(9, n=3))
+        forking = engine.add(GenerationRequest([*range(6)], greedy(9, n=3)))
         work = {forking: ([*range(6)], 3)}
-        work |= {engine.add([number] * 5, greedy(12)): ([number] * 5, 1) for number in (1, 2)}
+        work |= {engine.add(GenerationRequest([number] * 5, greedy(12))): ([number] * 5, 1) for number in (1, 2)}
 
         def before(step: int, engine: Engine = engine, executor: Failing = executor) -> None:
             nonlocal copies_under_way
@@ -146,9 +149,9 @@ def test_a_failure_that_does_not_come_again_costs_nobody_a_token(tokens: int, la
 
 def test_tables_that_a_failed_step_should_have_forgotten_are_forgotten_later() -> None:
     engine, executor = failing_engine()
-    first = engine.add([1, 2], greedy(2))
-    engine.add([3, 4], greedy(12))
-    engine.add([5, 6], greedy(12))
+    first = engine.add(GenerationRequest([1, 2], greedy(2)))
+    engine.add(GenerationRequest([3, 4], greedy(12)))
+    engine.add(GenerationRequest([5, 6], greedy(12)))
     engine.step()
     engine.step()
     assert first in executor.tables
@@ -186,7 +189,7 @@ def test_bad_logits_end_one_request(model: Model, value: str, why: str, sampled:
     engine = token_engine(model, runner=NaNAt)
     assert isinstance(engine.executor, NaNAt)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
-    requests = [engine.add(prompt, greedy(6)) for prompt in prompts]
+    requests = [engine.add(GenerationRequest(prompt, greedy(6))) for prompt in prompts]
     engine.executor.bad = (requests[1], 4 + sampled, float(value))
     choices = finish_all(engine, lambda _: poison_free_pages(engine))
     for request, prompt in zip(requests, prompts, strict=True):
@@ -204,7 +207,7 @@ def test_bad_logits_of_a_prompt_end_all_its_choices_and_those_of_one_choice_only
     for victim, ended in ((0, 3), (1, 1)):
         engine = token_engine(model, runner=NaNAt)
         assert isinstance(engine.executor, NaNAt)
-        request = engine.add([1, 2, 3], greedy(6, n=3))
+        request = engine.add(GenerationRequest([1, 2, 3], greedy(6, n=3)))
         engine.executor.bad = (request + victim, 2, float("nan"))
         choices = finish_all(engine)
         errors = [choices[request, choice].error for choice in range(3)]
@@ -223,8 +226,8 @@ def test_an_abort_at_any_point_takes_one_request_and_all_its_pages(requests: int
         limits = Limits(tokens=12, requests=requests, chunk=5)
         engine = null_engine(windows=WINDOWS, pages=18, limits=limits)
         assert isinstance(engine.executor, NullExecutor)
-        others = {engine.add([number] * 6, greedy(9)): [number] * 6 for number in (1, 2)}
-        victim = engine.add([*range(14)], greedy(6, n=3))
+        others = {engine.add(GenerationRequest([number] * 6, greedy(9))): [number] * 6 for number in (1, 2)}
+        victim = engine.add(GenerationRequest([*range(14)], greedy(6, n=3)))
         choices: Choices = {}
         for _ in range(at):
             engine.executor.poison(engine.ledger)
@@ -260,7 +263,7 @@ def _point(engine: Engine, request: int) -> str:
 def test_to_abort_what_is_not_there_is_no_error() -> None:
     engine = null_engine()
     assert engine.abort(1) == []
-    request = engine.add([1], greedy(1))
+    request = engine.add(GenerationRequest([1], greedy(1)))
     finish_all(engine)
     assert engine.abort(request) == []
     assert engine.abort(99) == []
@@ -291,7 +294,7 @@ def test_what_cannot_run_is_refused_in_one_line_and_leaves_nothing(
 ) -> None:
     engine = null_engine(pages=8, context=40)
     with pytest.raises(ValueError, match=re.escape(says)) as refused:
-        engine.add(prompt, params)
+        engine.add(GenerationRequest(prompt, params))
     assert "\n" not in str(refused.value)
     assert not engine.has_work
     assert_nothing_held(engine)
@@ -309,7 +312,7 @@ def test_without_a_limit_a_request_runs_to_the_end_of_the_context_or_of_the_pool
 ) -> None:
     for count in (None, 500):
         engine = null_engine(pages=pages, context=context)
-        request = engine.add([*range(10)], greedy(count))
+        request = engine.add(GenerationRequest([*range(10)], greedy(count)))
         choice = finish_all(engine)[request, 0]
         assert (choice.finish, len(choice.tokens)) == (Finish.LENGTH, room)
         assert choice.token_ids == expected_tokens([*range(10)], room)
@@ -346,8 +349,8 @@ def test_a_plan_survives_as_json() -> None:
             seen.append(plan)
 
     engine = null_engine(windows=WINDOWS, pages=20, limits=Limits(chunk=6), executor=Keeping(WINDOWS, 20, 4))
-    engine.add([*range(14)], greedy(8, n=3))
-    engine.add([*range(13)], greedy(2))
+    engine.add(GenerationRequest([*range(14)], greedy(8, n=3)))
+    engine.add(GenerationRequest([*range(13)], greedy(2)))
     finish_all(engine)
     assert any(plan.copies for plan in seen)
     assert any(plan.forget for plan in seen)
@@ -369,7 +372,7 @@ SAMPLED = SamplingParams(
 
 def sampled_alone(model: Model, prompt: Sequence[int], params: SamplingParams, choice: int = 0) -> list[int]:
     engine = token_engine(model)
-    request = engine.add(prompt, dataclasses.replace(params, n=1))
+    request = engine.add(GenerationRequest(prompt, dataclasses.replace(params, n=1)))
     engine.requests[request].choice = choice
     return finish_all(engine)[request, choice].token_ids
 
@@ -383,7 +386,7 @@ def test_choices_equal_separate_runs(config: dict[str, object], length: int) -> 
     assert len(set(map(tuple, separate))) > 1
     for page_size in (1, 4, 16):
         engine = token_engine(model, page_size=page_size)
-        request = engine.add(prompt, dataclasses.replace(params, n=3))
+        request = engine.add(GenerationRequest(prompt, dataclasses.replace(params, n=3)))
         choices = finish_all(engine, lambda _, engine=engine: poison_free_pages(engine))
         assert [choices[request, choice].token_ids for choice in range(3)] == separate
         assert_nothing_held(engine)
@@ -391,7 +394,7 @@ def test_choices_equal_separate_runs(config: dict[str, object], length: int) -> 
 
 def test_choices_share_their_full_pages() -> None:
     engine = null_engine(windows=(None,), page_size=4)
-    request = engine.add([*range(15)], greedy(8, n=3))
+    request = engine.add(GenerationRequest([*range(15)], greedy(8, n=3)))
     engine.step()
     tables = [engine.ledger.tables[request + choice].pages[0] for choice in range(3)]
     assert [table[:3] for table in tables] == [tables[0][:3]] * 3
@@ -417,9 +420,9 @@ def test_a_sampled_request_says_the_same_in_any_company(model: Model) -> None:
         (Limits(chunk=3), 44, True),
     ):
         engine = token_engine(model, page_size=2, limits=limits, positions=positions, prefix_cache=cache)
-        engine.add(prompt[:9], greedy(20))
-        engine.add([4, 4], dataclasses.replace(SAMPLED, seed=1, max_tokens=20))
-        request = engine.add(prompt, SAMPLED)
+        engine.add(GenerationRequest(prompt[:9], greedy(20)))
+        engine.add(GenerationRequest([4, 4], dataclasses.replace(SAMPLED, seed=1, max_tokens=20)))
+        request = engine.add(GenerationRequest(prompt, SAMPLED))
         own = engine.requests[request]
         assert finish_all(engine, lambda _, engine=engine: poison_free_pages(engine))[request, 0].token_ids == wanted
         assert (own.preemptions > 0) <= (positions == 44)
@@ -430,7 +433,7 @@ def test_a_sampled_request_says_the_same_in_any_company(model: Model) -> None:
 def test_without_a_seed_two_requests_differ(model: Model) -> None:
     params = SamplingParams(max_tokens=20)
     engine = token_engine(model)
-    requests = [engine.add([1, 2, 3], params) for _ in range(2)]
+    requests = [engine.add(GenerationRequest([1, 2, 3], params)) for _ in range(2)]
     choices = finish_all(engine)
     assert choices[requests[0], 0].token_ids != choices[requests[1], 0].token_ids
 
@@ -446,14 +449,14 @@ def test_every_logits_row_is_told_its_position_and_its_choice() -> None:
                 seen.setdefault((row.seed, row.choice), []).append(row.position)
 
     engine = null_engine(limits=Limits(chunk=2), executor=Watching((None,), 64, 4))
-    engine.add([*range(5)], dataclasses.replace(greedy(4, n=2), seed=11))
+    engine.add(GenerationRequest([*range(5)], dataclasses.replace(greedy(4, n=2), seed=11)))
     finish_all(engine)
     assert seen == {(11, 0): [5, 6, 7, 8], (11, 1): [5, 6, 7, 8]}
 
 
 def test_torch_is_not_asked_for_gradients(model: Model) -> None:
     engine = token_engine(model)
-    engine.add([1, 2, 3], greedy(2))
+    engine.add(GenerationRequest([1, 2, 3], greedy(2)))
     finish_all(engine)
     assert isinstance(engine.executor, Runner)
     assert not engine.executor.store.buffer.requires_grad

@@ -14,6 +14,7 @@ from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.janus import JanusReader
 from ridgeline.ops.attention import Uncached
@@ -153,7 +154,7 @@ def test_choices_share_an_image(model: JanusReader) -> None:
     steps: list[StepRecord] = []
     engine = token_engine(model, on_step=steps.append)
     image = patches_of(pixels(1))
-    engine.add(prompt(), replace(PARAMS, n=3), images=image)
+    engine.add(GenerationRequest(prompt(), replace(PARAMS, n=3), images=image))
     told: dict[int, list[int]] = {}
     while engine.has_work:
         for event in engine.step():
@@ -174,7 +175,7 @@ def test_what_does_not_fit(model: JanusReader) -> None:
         (prompt(1), Features(one.data, 24), "an image is given as 18 patches of 24 numbers; the model's is 9 of 48"),
     ):
         with pytest.raises(ValueError, match=why):
-            engine.add(ids, PARAMS, images=images)
+            engine.add(GenerationRequest(ids, PARAMS, images=images))
     assert not engine.has_work
     with pytest.raises(ValueError, match="the model reads no images; leave them out, or give one that has a vision t"):
-        token_engine(small_model(LLAMA)).add([5, 6], PARAMS, images=one)
+        token_engine(small_model(LLAMA)).add(GenerationRequest([5, 6], PARAMS, images=one))

@@ -13,6 +13,7 @@ from engine.scripted import EOS, GREEDY, SETTINGS, say, text_of
 from engine.small_models import LLAMA
 from ridgeline.engine import LLM, Choice, EngineSettings, SamplingParams
 from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish
 from ridgeline.engine.scheduler import Limits
 
@@ -140,7 +141,7 @@ def test_prompts_seen_before_are_not_computed_again(llm: LLM) -> None:
     prompt = [*range(40)]
     cached = []
     for own in (prompt, prompt, [*prompt[:33], 7], prompt[:32], [9, *prompt]):
-        request = llm.engine.add(own, GREEDY)
+        request = llm.engine.add(GenerationRequest(own, GREEDY))
         record = llm.engine.requests[request]
         finish_all(llm.engine)
         cached.append(record.cached)
@@ -151,7 +152,9 @@ def test_preemption_does_not_count_as_cached(folder: Path) -> None:
     """A request that comes back finds pages of its own; they were not there when it began."""
     llm = LLM(str(folder), dataclasses.replace(SETTINGS, kv_bytes=40 * 256.0, page_size=1))
     assert llm.loaded.layout.pages == 40
-    requests = [llm.engine.add([i] * 4, dataclasses.replace(GREEDY, max_tokens=30)) for i in (1, 2, 3)]
+    requests = [
+        llm.engine.add(GenerationRequest([i] * 4, dataclasses.replace(GREEDY, max_tokens=30))) for i in (1, 2, 3)
+    ]
     records = [llm.engine.requests[request] for request in requests]
     finish_all(llm.engine)
     assert sum(record.preemptions for record in records) > 0

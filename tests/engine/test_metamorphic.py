@@ -31,6 +31,7 @@ from engine.small_models import (
 )
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
@@ -233,11 +234,11 @@ def run(engine: Engine, trace: Sequence[Asked], way: Way) -> dict[int, Asked]:
         for asked in trace:
             if asked.step == step:
                 params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, n=asked.n, ignore_eos=True)
-                ids[engine.add(asked.prompt, params, encoder=asked.encoder)] = asked
+                ids[engine.add(GenerationRequest(asked.prompt, params, encoder=asked.encoder))] = asked
                 if way.aborts and asked.step in (0, 2, 4):
                     # The same prompt again, so that the neighbour's pages are shared when it goes.
                     params = SamplingParams(n=3, seed=1)
-                    neighbour = engine.add(asked.prompt, params, encoder=asked.encoder)
+                    neighbour = engine.add(GenerationRequest(asked.prompt, params, encoder=asked.encoder))
                     neighbours[neighbour] = step + 2 * len(neighbours) + 1
         for request, end in neighbours.items():
             if end == step:
@@ -304,7 +305,7 @@ def guessing(subject: Subject) -> Speculator:
         answers[(*asked.prompt, -1, *asked.encoder)] = max(known, answer.tokens, key=len)
 
     def answer_of(request: Request) -> Sequence[int] | None:
-        return answers[(*request.tokens.prompt, -1, *request.encoder)] if request.params.greedy else None
+        return answers[(*request.tokens.prompt, -1, *request.spec.encoder)] if request.spec.params.greedy else None
 
     outputs = subject.model.vocabulary
     return Speculator(ReplayDrafter(answer_of, 0.7, outputs), 3, outputs)
@@ -450,7 +451,7 @@ def test_guesses_give_the_tokens_that_would_have_been_sampled(temperature: float
     (wanted,) = complete(token_engine(model), [[3, 1, 4, 1, 5]], params)
     engine = token_engine(model)
     for ids in ([3, 1, 4, 1, 5], [9, 2, 6]):
-        engine.add(ids, params)
+        engine.add(GenerationRequest(ids, params))
     engine.step()
     plan = engine.plan()
     assert plan is not None

@@ -10,6 +10,7 @@ import pytest
 
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish, Request
 from ridgeline.engine.sampling import SampleRow
 from ridgeline.engine.scheduler import Limits
@@ -99,7 +100,7 @@ def test_five_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPa
         stem = rng.choice(stems)[: rng.randrange(4 if burst else 24)]
         prompt = stem + [rng.randrange(VOCABULARY) for _ in range(length)]
         count = rng.randint(40, 60) if burst else rng.randint(1, 8)
-        request = engine.add(prompt, dataclasses.replace(GREEDY, max_tokens=count))
+        request = engine.add(GenerationRequest(prompt, dataclasses.replace(GREEDY, max_tokens=count)))
         work[request] = (prompt, count)
         requests.append(engine.requests[request])
     out = run_out(engine)
@@ -125,7 +126,7 @@ def test_without_pressure_every_position_runs_once() -> None:
     engine = watched_engine(limits, pages=200, page_size=4, prefix_cache=False)
     rng = random.Random(2)
     prompts = [[rng.randrange(VOCABULARY) for _ in range(length)] for length in (1, 3, 4, 5, 10, 11, 64, 65, 90)]
-    requests = [engine.add(prompt, dataclasses.replace(GREEDY, max_tokens=5)) for prompt in prompts]
+    requests = [engine.add(GenerationRequest(prompt, dataclasses.replace(GREEDY, max_tokens=5))) for prompt in prompts]
     run_out(engine)
     assert isinstance(engine.executor, Watched)
     positions = {request: [] for request in requests}
@@ -140,9 +141,11 @@ def test_without_pressure_every_position_runs_once() -> None:
 def test_decoding_goes_on_while_a_huge_prompt_prefills() -> None:
     limits = Limits(tokens=32, requests=16)
     engine = watched_engine(limits, pages=600, page_size=4)
-    small = {engine.add([index, 7], dataclasses.replace(GREEDY, max_tokens=100)) for index in range(8)}
+    small = {
+        engine.add(GenerationRequest([index, 7], dataclasses.replace(GREEDY, max_tokens=100))) for index in range(8)
+    }
     engine.step()
-    huge = engine.add(list(range(900)), dataclasses.replace(GREEDY, max_tokens=2))
+    huge = engine.add(GenerationRequest(list(range(900)), dataclasses.replace(GREEDY, max_tokens=2)))
     steps = 0
     while engine.requests[huge].output_length == 0:
         events = engine.step()
@@ -156,16 +159,16 @@ def test_decoding_goes_on_while_a_huge_prompt_prefills() -> None:
 def test_arrivals_in_the_middle_run_beside_what_runs() -> None:
     """A new request starts in the next step, and its first token comes with it."""
     engine = watched_engine(Limits(tokens=64, requests=4), pages=64, page_size=4)
-    first = engine.add([1, 2, 3], dataclasses.replace(GREEDY, max_tokens=20))
+    first = engine.add(GenerationRequest([1, 2, 3], dataclasses.replace(GREEDY, max_tokens=20)))
     for _ in range(5):
         engine.step()
-    second = engine.add([4, 5, 6], dataclasses.replace(GREEDY, max_tokens=20))
+    second = engine.add(GenerationRequest([4, 5, 6], dataclasses.replace(GREEDY, max_tokens=20)))
     assert {event.request for event in engine.step()} == {first, second}
 
 
 def test_more_requests_than_a_step_holds_are_served_in_order_of_arrival() -> None:
     engine = watched_engine(Limits(tokens=64, requests=3), pages=64, page_size=4)
-    requests = [engine.add([index], dataclasses.replace(GREEDY, max_tokens=4)) for index in range(9)]
+    requests = [engine.add(GenerationRequest([index], dataclasses.replace(GREEDY, max_tokens=4))) for index in range(9)]
     firsts: list[int] = []
     while engine.has_work:
         for event in engine.step():
@@ -179,7 +182,7 @@ def test_a_request_that_fills_the_pool_is_served(monkeypatch: pytest.MonkeyPatch
     engine = watched_engine(Limits(tokens=64, requests=8), pages=10, page_size=4)
     spare_the_oldest(engine, monkeypatch)
     prompts = [[index] * length for index, length in enumerate((5, 3, 20, 38, 1, 36))]
-    work = {engine.add(p, dataclasses.replace(GREEDY, max_tokens=None)): p for p in prompts}
+    work = {engine.add(GenerationRequest(p, dataclasses.replace(GREEDY, max_tokens=None))): p for p in prompts}
     out = run_out(engine)
     for request, prompt in work.items():
         assert len(prompt) + len(out[request]) == 40, "what fits was not used"
@@ -209,7 +212,11 @@ def test_pages_are_right_under_pressure(
         if step % 3 == 0 and len(work) < 60:
             prompt = stem[: rng.randrange(25)] + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 12))]
             count, n = rng.randint(1, 20), rng.choice((1, 1, 3))
-            work[engine.add(prompt, dataclasses.replace(GREEDY, max_tokens=count, n=n))] = (prompt, count, n)
+            work[engine.add(GenerationRequest(prompt, dataclasses.replace(GREEDY, max_tokens=count, n=n)))] = (
+                prompt,
+                count,
+                n,
+            )
         elif step % 17 == 1:
             victim = rng.choice(list(work))
             if engine.abort(victim):
@@ -241,13 +248,13 @@ def golden_plans() -> list[StepPlan]:
     executor = Watched((None, 6), 35, 2, limits)
     engine = null_engine(windows=(None, 6), pages=35, page_size=2, limits=limits, executor=executor)
     stem = list(range(100, 109))
-    engine.add([*stem, 1], dataclasses.replace(GREEDY, max_tokens=12))
-    engine.add([*stem, 2, 3, 4], dataclasses.replace(GREEDY, max_tokens=9, n=2))
+    engine.add(GenerationRequest([*stem, 1], dataclasses.replace(GREEDY, max_tokens=12)))
+    engine.add(GenerationRequest([*stem, 2, 3, 4], dataclasses.replace(GREEDY, max_tokens=9, n=2)))
     for _ in range(4):
         engine.step()
-    engine.add([*stem, 4, 5, 6, 7], dataclasses.replace(GREEDY, max_tokens=14))
-    late = engine.add([9], dataclasses.replace(GREEDY, max_tokens=14))
-    engine.add([8, 8, 8, 8, 8], dataclasses.replace(GREEDY, max_tokens=16))
+    engine.add(GenerationRequest([*stem, 4, 5, 6, 7], dataclasses.replace(GREEDY, max_tokens=14)))
+    late = engine.add(GenerationRequest([9], dataclasses.replace(GREEDY, max_tokens=14)))
+    engine.add(GenerationRequest([8, 8, 8, 8, 8], dataclasses.replace(GREEDY, max_tokens=16)))
     while engine.has_work:
         engine.step()
         if engine.scheduler.steps == 15:

@@ -19,6 +19,7 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Stats, TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import LogitBias
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
@@ -207,8 +208,15 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 MESSAGES: list[object] = [
-    Add(7, [1, 2, 3], SamplingParams(stop=("x",), logit_bias=LogitBias({3: -1.5}), seed=-(2**63), logprobs=0), b"\0r"),
-    Add(2**40, list(range(1000)), SamplingParams(max_tokens=None)),
+    Add(
+        7,
+        GenerationRequest(
+            [1, 2, 3],
+            SamplingParams(stop=("x",), logit_bias=LogitBias({3: -1.5}), seed=-(2**63), logprobs=0),
+            cache_salt=b"\0r",
+        ),
+    ),
+    Add(2**40, GenerationRequest(list(range(1000)), SamplingParams(max_tokens=None))),
 ]
 ANSWERS: list[object] = [
     Added(7, 1),
@@ -230,7 +238,7 @@ def test_frames_cut_anywhere_are_the_same_messages(types: object, messages: list
     for size in (1, 2, 3, 5, 64, len(data)):
         got = [message for start in range(0, len(data), size) for message in frames.feed(data[start : start + size])]
         assert got == messages, f"cut every {size} bytes"
-    assert isinstance(got[0], Added) or isinstance(got[0].params.logit_bias, LogitBias)  # type: ignore[attr-defined]
+    assert isinstance(got[0], Added) or isinstance(got[0].spec.params.logit_bias, LogitBias)  # type: ignore[attr-defined]
 
 
 class Loading:

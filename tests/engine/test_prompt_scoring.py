@@ -13,6 +13,7 @@ from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model, 
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Completion
 from ridgeline.engine.runner import HEAD_ROWS, Runner
@@ -42,7 +43,9 @@ def model() -> Model:
 
 def run(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -> list[Completion]:
     """All of them together, to their ends."""
-    completions = {engine.add(prompt, params): Completion.empty(prompt, params.n) for prompt, params in asked}
+    completions = {
+        engine.add(GenerationRequest(prompt, params)): Completion.empty(prompt, params.n) for prompt, params in asked
+    }
     while engine.has_work:
         for event in engine.step():
             completions[event.request].take([with_text(event)])
@@ -115,9 +118,11 @@ def test_a_preempted_prompt_is_scored_once(model: Model, prefix_cache: bool) -> 
     records: list[StepRecord] = []
     limits = Limits(tokens=16, requests=4, chunk=3)
     engine = token_engine(model, limits=limits, positions=72, prefix_cache=prefix_cache, on_step=records.append)
-    first = engine.add(prompt_of(8, 7), SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
+    first = engine.add(
+        GenerationRequest(prompt_of(8, 7), SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
+    )
     prompt = prompt_of(50, 8)
-    group = engine.add(prompt, scoring())
+    group = engine.add(GenerationRequest(prompt, scoring()))
     completion, preempted_at = Completion.empty(prompt, 1), list[int]()
     while engine.has_work:
         request = engine.requests.get(group)
@@ -142,7 +147,7 @@ def test_choices_share_one_scoring(model: Model, fits: bool) -> None:
     limits = Limits(requests=4 if fits else 1)
     engine = token_engine(model, limits=limits, prefix_cache=True, on_step=records.append)
     prompt = prompt_of(19, 3)
-    engine.add(prompt, scoring(2, n=3, temperature=1.0, seed=5))
+    engine.add(GenerationRequest(prompt, scoring(2, n=3, temperature=1.0, seed=5)))
     events: list[TokenEvent] = []
     while engine.has_work:
         events += engine.step()
@@ -163,10 +168,14 @@ def test_beside_a_request_that_decodes_few_positions_of_a_step_are_scored() -> N
     anybody who decodes, a step may score as many positions as it runs."""
     model, records = small_model(LLAMA | {"max_position_embeddings": 1024}), list[StepRecord]()
     engine = token_engine(model, positions=4096, on_step=records.append)
-    decoding = engine.add(prompt_of(5, 1), SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+    decoding = engine.add(
+        GenerationRequest(prompt_of(5, 1), SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+    )
     engine.step()
-    prompts = {engine.add(prompt, scoring(2)): prompt for prompt in (prompt_of(700, 2), prompt_of(300, 3))}
-    late = engine.add(prompt_of(40, 4), SamplingParams(temperature=0.0, max_tokens=1))
+    prompts = {
+        engine.add(GenerationRequest(prompt, scoring(2))): prompt for prompt in (prompt_of(700, 2), prompt_of(300, 3))
+    }
+    late = engine.add(GenerationRequest(prompt_of(40, 4), SamplingParams(temperature=0.0, max_tokens=1)))
     completions = {group: Completion.empty(prompt, 1) for group, prompt in prompts.items()}
     told: list[int] = []
     for step in range(200):
@@ -222,7 +231,7 @@ def test_a_prompt_that_fills_the_context_is_scored_without_a_token(
     assert sum(record.work.rows[LOGITS] for record in records) == context - 1 + 5
     for wrong, params in ((full, scoring(2, max_tokens=1)), ([*full, 1], only)):
         with pytest.raises(ValueError, match=f"the prompt has {len(wrong)} tokens, the model's context is {context}"):
-            engine.add(wrong, params)
+            engine.add(GenerationRequest(wrong, params))
 
 
 def test_a_prompt_may_be_computed_for_those_that_follow(model: Model) -> None:
@@ -287,7 +296,7 @@ def test_a_row_that_fails_ends_its_request_alone(chunk: int | None) -> None:
 
 def test_an_abort_midway_gives_no_scores(model: Model) -> None:
     engine = token_engine(model, limits=Limits(chunk=5))
-    group = engine.add(prompt_of(20, 1), scoring())
+    group = engine.add(GenerationRequest(prompt_of(20, 1), scoring()))
     engine.step()
     (event,) = engine.abort(group)
     assert event.prompt_logprobs is None
@@ -317,7 +326,7 @@ def test_texts_come_with_their_prompts_scores(tmp_path: Path) -> None:
 
 def test_a_plan_says_what_it_scores(model: Model) -> None:
     engine = token_engine(model, limits=Limits(chunk=5))
-    engine.add([3, 1, 4, 1, 5, 9, 2], scoring(6))
+    engine.add(GenerationRequest([3, 1, 4, 1, 5, 9, 2], scoring(6)))
     plan = engine.plan()
     assert plan is not None
     assert '"logits":[],"scored":{"first":0,"tokens":[1,4,1,5,9],"alternatives":6}' in plan.to_json()
@@ -329,4 +338,4 @@ def test_a_plan_says_what_it_scores(model: Model) -> None:
 
 def test_more_alternatives_than_tokens_are_refused(model: Model) -> None:
     with pytest.raises(ValueError, match="prompt_logprobs is 42; give at most 41"):
-        token_engine(model).add([1, 2], scoring(42))
+        token_engine(model).add(GenerationRequest([1, 2], scoring(42)))

@@ -16,6 +16,7 @@ import torch
 from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.ranks.leader import LeadingRunner
 from ridgeline.engine.ranks.link import SIZES, link_of
 from ridgeline.engine.ranks.process import READY, Start
@@ -103,8 +104,8 @@ def test_an_abort_and_a_preemption_reach_every_rank(pair: Pair) -> None:
     """What is asked after them finds pages as they should be."""
     engine = pair.two.engine
     expected = answers(pair.one, ASKED[:1])
-    aborted = engine.add(prompts(250)[0], SamplingParams(n=2, ignore_eos=True, seed=1))
-    engine.add(prompts(250)[3], SamplingParams(max_tokens=12, ignore_eos=True, seed=2))
+    aborted = engine.add(GenerationRequest(prompts(250)[0], SamplingParams(n=2, ignore_eos=True, seed=1)))
+    engine.add(GenerationRequest(prompts(250)[3], SamplingParams(max_tokens=12, ignore_eos=True, seed=2)))
     for step in range(40):
         if not engine.has_work:
             break

@@ -11,6 +11,7 @@ from engine.null_model import GREEDY
 from engine.small_models import LLAMA, MIXED, small_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.runner import Runner
@@ -66,7 +67,11 @@ def arrive(engine: Engine) -> list[TokenEvent]:
     for step in range(400):
         if step < 24:
             stem = [2, 3, 5, 7, 11, 13, 17, 19][: step % 9]
-            engine.add([*stem, *range(step % 7 + 2)], dataclasses.replace(GREEDY, max_tokens=20, n=1 + step % 2))
+            engine.add(
+                GenerationRequest(
+                    [*stem, *range(step % 7 + 2)], dataclasses.replace(GREEDY, max_tokens=20, n=1 + step % 2)
+                )
+            )
         events += engine.step()
         if not engine.has_work and step >= 30:
             return events

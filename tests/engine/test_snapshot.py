@@ -7,6 +7,7 @@ import pytest
 
 from engine.null_model import null_engine
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.worker.loop import EngineLoop
@@ -93,7 +94,7 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
         if turn % 4 == 0:
             prompt = stem[: rng.randrange(1, 30)] + [rng.randrange(1000) for _ in range(rng.randrange(6))]
             params = SamplingParams(temperature=0, n=rng.choice((1, 1, 3)), max_tokens=rng.randrange(1, 50))
-            messages.append(Add(turn, prompt, params))
+            messages.append(Add(turn, GenerationRequest(prompt, params)))
         if turn % 7 == 0 and engine.requests:
             messages.append(Abort(rng.choice([request.group for request in engine.requests.values()])))
         return messages
@@ -119,7 +120,7 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
 def test_nothing_is_noted_unless_somebody_watches() -> None:
     def turns(follower: Follower) -> Turns:
         pool = follower.engine.ledger.pool
-        yield [Add(1, [1, 2, 3, 4, 5], SamplingParams(max_tokens=100))]
+        yield [Add(1, GenerationRequest([1, 2, 3, 4, 5], SamplingParams(max_tokens=100)))]
         yield []
         assert (pool.touched, follower.told) == (None, 0)
         yield [Watch(True)]
@@ -141,7 +142,7 @@ def test_nothing_is_noted_unless_somebody_watches() -> None:
 def test_a_snapshot_says_where_requests_stand() -> None:
     def turns(follower: Follower) -> Turns:
         params = SamplingParams(temperature=0, max_tokens=30)
-        yield [Add(number, [number] * length, params) for number, length in enumerate((3, 20, 5))]
+        yield [Add(number, GenerationRequest([number] * length, params)) for number, length in enumerate((3, 20, 5))]
         stats = follower.engine.stats
         yield [Look()]
         assert follower.snapshot is not None

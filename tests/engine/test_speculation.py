@@ -17,6 +17,7 @@ import ridgeline
 from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.engine import LLM, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -317,7 +318,7 @@ def gated(flops: float, bandwidth: float, acceptance: float) -> int:
     """Guesses of one request with three at hand, on a card with these roofs."""
     model = small_model(LLAMA)
     engine = token_engine(model)
-    engine.add([1, 2, 3], GREEDY)
+    engine.add(GenerationRequest([1, 2, 3], GREEDY))
     engine.step()
     (request,) = engine.requests.values()
     seen = Acceptance()
@@ -339,7 +340,7 @@ def test_a_gate_takes_the_count_with_the_most_tokens_a_second() -> None:
     model, device, price = small_model(LLAMA), card(2e9, 1e9), Price(small_model(LLAMA))
     engine = token_engine(model)
     for prompt in ([1, 2, 3], [4] * 11):
-        engine.add(prompt, GREEDY)
+        engine.add(GenerationRequest(prompt, GREEDY))
     engine.step()
     first, second = engine.requests.values()
     chosen = set()
@@ -387,7 +388,7 @@ def test_steps_with_guesses_are_recorded_by_their_rows() -> None:
         drafter = ReplayDrafter(lambda _: None, 0.5, 41, seed=4)
         engine = token_engine(model, runner=kept(runner), speculator=Speculator(drafter, 3, 41), on_step=records.append)
         for prompt in ([1, 2, 3], [5] * 9):
-            engine.add(prompt, replace(SAMPLED, max_tokens=12, ignore_eos=True))
+            engine.add(GenerationRequest(prompt, replace(SAMPLED, max_tokens=12, ignore_eos=True)))
         while engine.has_work:
             engine.step()
         seen[runner] = engine.executor.__dict__["seen"]

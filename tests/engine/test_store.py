@@ -10,6 +10,7 @@ import torch
 from engine.collecting import finish_all
 from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.exchange import PageExchange
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
@@ -88,7 +89,7 @@ def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: 
     assert taken.take(keys, 0, given.places(0, positions), given.give(keys, given.places(0, positions)))
     pool.check()
     poison_free_pages(target)
-    request = target.requests[target.add(prompt, replace(GREEDY, max_tokens=len(wanted)))]
+    request = target.requests[target.add(GenerationRequest(prompt, replace(GREEDY, max_tokens=len(wanted))))]
     while target.has_work:
         assert not [event.error for event in target.step() if event.error is not None]
     assert request.output == wanted
@@ -103,7 +104,7 @@ def test_a_state_begins_with_zeros_and_disturbs_no_other_layer(positions: int) -
     params = replace(GREEDY, n=2, max_tokens=14)
 
     def choices(engine: Engine) -> list[list[int]]:
-        ids = [engine.add(prompt, params) for prompt in prompts]
+        ids = [engine.add(GenerationRequest(prompt, params)) for prompt in prompts]
         ended = finish_all(engine)
         return [ended[request, choice].token_ids for request in ids for choice in (0, 1)]
 

@@ -16,6 +16,7 @@ from engine.folders import THINKING_CHAT, write_model, write_tokenizer
 from engine.null_model import VOCABULARY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
 from ridgeline.engine import LLM, Choice, Completion, EngineSettings, SamplingParams, StructuredOutputs
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.guidance.grammar import GrammarCache
 from ridgeline.engine.guidance.tables import Tables
@@ -255,9 +256,9 @@ def test_a_form_outside_the_vocabulary_ends_that_request_alone() -> None:
     """One that cannot begin is refused; one that cannot go on is cut; the others never hear of it."""
     engine = null_engine(guides=Guides(FewLetters(), VOCABULARY), executor=Picks((None,), 64, 4))
     with pytest.raises(ValueError, match="no token of the vocabulary begins such a text"):
-        engine.add([1], params(StructuredOutputs(regex="xyz")))
-    dead = engine.add([1], params(StructuredOutputs(regex="(ab|cd)q+")))
-    alive = engine.add([2], params(StructuredOutputs(regex="[a-d]{4}")))
+        engine.add(GenerationRequest([1], params(StructuredOutputs(regex="xyz"))))
+    dead = engine.add(GenerationRequest([1], params(StructuredOutputs(regex="(ab|cd)q+"))))
+    alive = engine.add(GenerationRequest([2], params(StructuredOutputs(regex="[a-d]{4}"))))
     choices = finish_all(engine)
     assert (choices[dead, 0].finish, choices[dead, 0].token_ids) == (Finish.LENGTH, [97, 98])
     assert "cannot go on" in (choices[dead, 0].error or "")
@@ -275,7 +276,10 @@ def test_a_form_past_the_librarys_limits_ends_by_length_with_what_it_has(choices
     """It is cut as by max_tokens, and says why; the others never hear of it."""
     engine = null_engine(guides=Guides(ByteTokenizer(), VOCABULARY), executor=Picks((None,), 64, 4))
     asked = dataclasses.replace(params(StructuredOutputs(regex=LIMITED)), n=choices)
-    cut, alive = engine.add([1], asked), engine.add([2], params(StructuredOutputs(regex="[a-d]{4}")))
+    cut, alive = (
+        engine.add(GenerationRequest([1], asked)),
+        engine.add(GenerationRequest([2], params(StructuredOutputs(regex="[a-d]{4}")))),
+    )
     ended = finish_all(engine)
     for choice in range(choices):
         assert (ended[cut, choice].finish, ended[cut, choice].token_ids) == (Finish.LENGTH, [*b"x"])
@@ -299,7 +303,7 @@ def test_a_text_ends_where_no_token_may_follow(regex: str, fields: dict[str, Any
     guides = Guides(FewLetters(), VOCABULARY)
     engine = null_engine(guides=guides, executor=Samples((None,), 64, 4), eos_ids=[VOCABULARY - 1])
     asked = dataclasses.replace(params(StructuredOutputs(regex=regex)), **fields)
-    number = engine.add([1], asked)
+    number = engine.add(GenerationRequest([1], asked))
     choice = finish_all(engine)[number, 0]
     assert choice.finish is finish, choice.error
     assert bytes(token for token in choice.token_ids if token < 256) == said
@@ -337,14 +341,14 @@ def test_padding_rows_are_never_allowed() -> None:
 
 @pytest.mark.parametrize("form", [form for form, _ in FORMS], ids=IDS)
 def test_forms_cross_a_process(form: StructuredOutputs) -> None:
-    add = Add(3, [1, 2], params(form))
+    add = Add(3, GenerationRequest([1, 2], params(form)))
     frames: Frames[ToEngine] = Frames(ToEngine)
     assert frames.feed(frames.encode(add)) == [add]
 
 
 def test_an_engine_without_a_tokenizer_refuses_forms() -> None:
     with pytest.raises(ValueError, match="needs a tokenizer"):
-        null_engine().add([1], params(StructuredOutputs(regex="a")))
+        null_engine().add(GenerationRequest([1], params(StructuredOutputs(regex="a"))))
 
 
 def test_grammars_are_kept_within_their_bytes_the_least_recently_used_dropped_first() -> None:

@@ -16,6 +16,7 @@ from engine.small_models import assert_nothing_held
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Stop, TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
@@ -62,7 +63,7 @@ def speaking(*texts: str, burst: int = 1) -> Loaded:
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
-    request = texts.add(prompt, params)
+    request = texts.add(GenerationRequest(prompt, params))
     completion = Completion.empty(prompt, params.n)
     while texts.engine.has_work:
         for event in texts.step():
@@ -156,7 +157,7 @@ def test_choices_end_one_by_one(burst: int) -> None:
 def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
     loaded = speaking("to be EN")
     texts = TextEngine(loaded)
-    request = texts.add([1, 2], dataclasses.replace(GREEDY, stop=("END",)))
+    request = texts.add(GenerationRequest([1, 2], dataclasses.replace(GREEDY, stop=("END",))))
     told = [event for _ in range(8) for event in texts.step()]
     assert "".join(event.text for event in told) == "to be "
     (last,) = texts.abort(request)
@@ -171,7 +172,7 @@ def test_an_engine_in_another_process_hears_of_a_stop_late(late: int) -> None:
     loaded = speaking("Hello END and much more", burst=2)
     engine, transcript = loaded.engine, loaded.texts.transcript()
     params = dataclasses.replace(GREEDY, max_tokens=50)
-    request = engine.add([1, 2, 3], params)
+    request = engine.add(GenerationRequest([1, 2, 3], params))
     transcript.open(request, [1, 2, 3], dataclasses.replace(params, stop=("END",)))
     completion = Completion.empty([1, 2, 3], 1)
     under_way: list[tuple[int, Stop]] = []
@@ -203,7 +204,7 @@ def test_what_cannot_be_opened_leaves_no_request(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(texts.transcript, "open", broken)
     with pytest.raises(MemoryError):
-        texts.add([1], GREEDY)
+        texts.add(GenerationRequest([1], GREEDY))
     assert_nothing_held(loaded.engine)
 
 

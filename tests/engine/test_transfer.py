@@ -20,6 +20,7 @@ from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.engine import AsyncLLM
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.settings import Speculation
@@ -432,7 +433,7 @@ def test_a_length_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         tracemalloc.stop()
     near, far = socket.socketpair()
-    long = Prefill(1, [(7 * at) % 100_000 for at in range(150_000)], 0)
+    long = Prefill(1, 0, GenerationRequest([(7 * at) % 100_000 for at in range(150_000)]))
     sender = threading.Thread(target=Wire[FromProducer](far, FromProducer).send, args=(long,))
     sender.start()
     assert Wire[ToProducer](near, ToProducer).receive() == long
@@ -541,7 +542,7 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
 
     async def run() -> None:
         for said, says in (
-            (MAGIC.replace(b"1", b"2") + bytes(32), "another version"),
+            (MAGIC.replace(b"2", b"1") + bytes(32), "another version"),
             (b"HTTP/1.1 400 Bad Request", "no engine"),
         ):
             listener, address = stranger(said)

@@ -10,6 +10,7 @@ from engine.collecting import finish_all
 from engine.small_models import assert_nothing_held, poison_free_pages
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
+from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.runner import Runner
@@ -79,7 +80,7 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
     align = max(group.page_size for group in run.engine.ledger.groups if group.spec.grows)
     cached, told = [], []
     for encoder in (INPUT, OTHER, INPUT, INPUT[:-1], OTHER):
-        run.engine.add(PROMPT, answer_of(6), encoder=encoder)
+        run.engine.add(GenerationRequest(PROMPT, answer_of(6), encoder=encoder))
         told += run.answers(1)
         cached.append(run.engine.stats.reused_tokens - sum(cached))
     found = (len(PROMPT) - 2) // align * align  # the last two positions run again
@@ -94,8 +95,8 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
 def test_choices_share_the_encoders_pages(chunk: int | None) -> None:
     """Three choices of a prompt beside another request: the encoder runs once for each of the two."""
     run = watched(Limits(chunk=chunk), prefix_cache=False)
-    first = run.engine.add(PROMPT, answer_of(9, n=3), encoder=INPUT)
-    run.engine.add(PROMPT, answer_of(5), encoder=OTHER)
+    first = run.engine.add(GenerationRequest(PROMPT, answer_of(9, n=3), encoder=INPUT))
+    run.engine.add(GenerationRequest(PROMPT, answer_of(5), encoder=OTHER))
     (cross,) = [index for index, group in enumerate(run.engine.ledger.groups) if not group.spec.grows]
     seen: list[list[list[int]]] = []
 
@@ -118,7 +119,7 @@ def test_choices_share_the_encoders_pages(chunk: int | None) -> None:
 def test_choices_that_wait_run_the_encoder_again(page_size: int) -> None:
     """Two requests at a time: the third choice has no parent left to start from."""
     run = watched(Limits(requests=2, chunk=3), page_size=page_size)
-    run.engine.add(PROMPT, answer_of(7, n=4), encoder=INPUT)
+    run.engine.add(GenerationRequest(PROMPT, answer_of(7, n=4), encoder=INPUT))
     assert run.answers(4) == [greedy(run.model, PROMPT, INPUT, 7)] * 4
     assert run.encoded in (2 * len(INPUT), 3 * len(INPUT))
 
@@ -128,7 +129,7 @@ def test_prompts_are_scored_beside_an_encoder() -> None:
     run = watched(Limits(chunk=3))
     params = replace(answer_of(2), prompt_logprobs=0)
     for encoder in (INPUT, INPUT, OTHER):
-        run.engine.add(PROMPT, params, encoder=encoder)
+        run.engine.add(GenerationRequest(PROMPT, params, encoder=encoder))
         events = []
         while run.engine.has_work:
             events += run.engine.step()
@@ -143,7 +144,7 @@ def test_a_step_is_priced_with_its_encoder() -> None:
     """The work that an observer is told is what the price takes, encoder and cross-attention included."""
     run = watched(Limits(chunk=5))
     for encoder in (INPUT, OTHER[:4]):
-        run.engine.add(PROMPT, GREEDY, encoder=encoder)
+        run.engine.add(GenerationRequest(PROMPT, GREEDY, encoder=encoder))
     run.answers(2)
     price = Price(run.model)
     for step in run.steps:
@@ -162,11 +163,11 @@ def test_a_step_has_room_for_an_encoders_rows_too(tokens: int) -> None:
     run = watched(Limits(tokens=tokens))
     inputs = (INPUT, OTHER[:4], OTHER, INPUT[:9], OTHER[:1])
     for encoder in inputs:
-        run.engine.add(PROMPT, answer_of(5), encoder=encoder)
+        run.engine.add(GenerationRequest(PROMPT, answer_of(5), encoder=encoder))
     assert run.answers(5) == [greedy(run.model, PROMPT, encoder, 5) for encoder in inputs]
     assert all(step.work.tokens + step.work.rows.get(ENCODER, 0) <= tokens for step in run.steps)
     for longest in (tuple(range(1, tokens)), tuple(range(tokens))):  # the second leaves no room, and runs alone
-        run.engine.add(PROMPT[:2], answer_of(1), encoder=longest)
+        run.engine.add(GenerationRequest(PROMPT[:2], answer_of(1), encoder=longest))
         assert run.answers(1) == [greedy(run.model, PROMPT[:2], longest, 1)]
 
 
@@ -190,10 +191,12 @@ def test_what_a_failed_step_gave_is_made_again(name: str, at_step: int) -> None:
     engine = token_engine(model, runner=FailingOnce, limits=Limits(tokens=40, chunk=7), page_size=3, prefix_cache=True)
     assert isinstance(engine.executor, FailingOnce)
     engine.executor.at_step = at_step
-    params, prompts = answer_of(4, n=2) if model.has_head else None, [PROMPT, PROMPT[:12], PROMPT[:3]]
+    params, prompts = answer_of(4, n=2) if model.has_head else DEFAULT_PARAMS, [PROMPT, PROMPT[:12], PROMPT[:3]]
     inputs = [INPUT, OTHER[:4], INPUT[:9]] if model.encodes else [()] * 3
     both = list(zip(prompts, inputs, strict=True))
-    asked = {engine.add(prompt, params, encoder=encoder): (prompt, encoder) for prompt, encoder in both}
+    asked = {
+        engine.add(GenerationRequest(prompt, params, encoder=encoder)): (prompt, encoder) for prompt, encoder in both
+    }
     events: list[TokenEvent] = []
     while engine.has_work:
         poison_free_pages(engine)
@@ -221,13 +224,13 @@ def test_inputs_that_cannot_run_are_refused() -> None:
     """An encoder-decoder wants an input, others have no use for one, and it has to fit into memory."""
     run = watched(positions=20)
     with pytest.raises(ValueError, match="encoder"):
-        run.engine.add(PROMPT)
+        run.engine.add(GenerationRequest(PROMPT))
     with pytest.raises(ValueError, match="out of range"):
-        run.engine.add((3,), encoder=(67,))
+        run.engine.add(GenerationRequest((3,), encoder=(67,)))
     with pytest.raises(ValueError, match="KV memory"):
-        run.engine.add((3,), encoder=tuple(range(60)))
+        run.engine.add(GenerationRequest((3,), encoder=tuple(range(60))))
     with pytest.raises(ValueError, match="encoder"):
-        token_engine(wall_model("latent")).add(PROMPT, encoder=INPUT)
+        token_engine(wall_model("latent")).add(GenerationRequest(PROMPT, encoder=INPUT))
     assert not run.engine.has_work
 
 
@@ -240,7 +243,7 @@ def prompts_of(*lengths: int) -> list[tuple[int, ...]]:
 
 def embedded(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[TokenEvent]:
     """Add these and run them to their ends; the only event of each."""
-    ids = [engine.add(prompt) for prompt in prompts]
+    ids = [engine.add(GenerationRequest(prompt)) for prompt in prompts]
     events: dict[int, TokenEvent] = {}
     while engine.has_work:
         poison_free_pages(engine)
@@ -284,7 +287,7 @@ def test_hidden_states_are_given_once_whatever_is_preempted() -> None:
     """A decoder that embeds, preempted after every step: what was told is not told again."""
     model = wall_model("embedder")
     engine = token_engine(model, limits=Limits(chunk=5, requests=2), page_size=4)
-    engine.add(prompts_of(17)[0])
+    engine.add(GenerationRequest(prompts_of(17)[0]))
     told = []
     while engine.has_work:
         for event in engine.step():
@@ -305,11 +308,11 @@ def test_prompts_that_a_model_without_a_head_cannot_run_are_refused() -> None:
     with pytest.raises(
         ValueError, match="has 91 tokens, which have to run in one step, and a step runs 90; shorten it"
     ):
-        engine.add([1] * 91)
+        engine.add(GenerationRequest([1] * 91))
     with pytest.raises(ValueError, match="the model's context is 96"):
-        engine.add([1] * 97)
+        engine.add(GenerationRequest([1] * 97))
     with pytest.raises(ValueError, match="no head to sample with; leave the sampling parameters out"):
-        engine.add([1], SamplingParams(temperature=0.0))
+        engine.add(GenerationRequest([1], SamplingParams(temperature=0.0)))
     assert not engine.has_work
     engine = token_engine(wall_model("encoder"))
     (event,) = embedded(engine, [[1] * 96])

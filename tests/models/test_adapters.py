@@ -16,6 +16,7 @@ from models.parity_cases import CASES
 from ridgeline.checkpoint import load_model
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -161,8 +162,8 @@ def test_choices_of_one_request(subject: Subject) -> None:
     engine = token_engine(subject.ours, adapters=subject.digests, prefix_cache=True)
     params = SamplingParams(temperature=1.0, seed=4, n=3, max_tokens=9, ignore_eos=True)
     together: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    engine.add(prompt, params, adapter=name)
-    engine.add(prompt, GREEDY)
+    engine.add(GenerationRequest(prompt, params, adapter=name))
+    engine.add(GenerationRequest(prompt, GREEDY))
     while engine.has_work:
         for event in engine.step():
             if event.request == 1 and event.token is not None:
@@ -183,7 +184,7 @@ def test_prefixes_of_adapters_are_apart(subject: Subject) -> None:
 
     def reused(adapter: str, root: bytes = b"") -> int:
         before = engine.stats.reused_tokens
-        engine.add(prompt, GREEDY, adapter=adapter, root=root)
+        engine.add(GenerationRequest(prompt, GREEDY, adapter=adapter, cache_salt=root))
         while engine.has_work:
             engine.step()
         return engine.stats.reused_tokens - before
@@ -196,7 +197,7 @@ def test_prefixes_of_adapters_are_apart(subject: Subject) -> None:
 def test_an_adapter_that_is_not_loaded(subject: Subject) -> None:
     engine = token_engine(subject.ours, adapters=subject.digests)
     with pytest.raises(ValueError, match=r"no adapter 'other' is loaded; there is \w+"):
-        engine.add([1, 2], GREEDY, adapter="other")
+        engine.add(GenerationRequest([1, 2], GREEDY, adapter="other"))
     assert not engine.has_work
 
 

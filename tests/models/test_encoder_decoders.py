@@ -20,6 +20,7 @@ from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
 from ridgeline.checkpoint import load_model
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
@@ -300,7 +301,7 @@ def test_an_input_longer_than_the_encoder_takes_is_refused() -> None:
     """In one line, and nothing is queued."""
     engine = token_engine(random_ours(ENCODER_DECODERS["t5"]))
     with pytest.raises(ValueError, match="the encoder is given 65 tokens and takes 64; shorten it"):
-        engine.add((0,), GREEDY, encoder=[1] * 65)
+        engine.add(GenerationRequest((0,), GREEDY, encoder=[1] * 65))
     assert not engine.has_work
     assert len(complete(engine, [(0,)], GREEDY, encoders=[[1] * 64])[0]) == NEW_TOKENS
 

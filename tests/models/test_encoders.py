@@ -27,6 +27,7 @@ from models.encoder_cases import ENCODER_CASES, EncoderCase
 from models.test_config import built_or_refusal
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import bill
@@ -169,7 +170,9 @@ def test_texts_through_the_engine(subject: Subject) -> None:
     """In steps of at most 48 positions, as many whole texts as fit, whatever a chunk is."""
     engine: Engine = token_engine(subject.ours, limits=Limits(tokens=48, chunk=5))
     answers = subject.answers()
-    asked = {engine.add(text): theirs for text, theirs in zip(subject.texts * 2, answers * 2, strict=True)}
+    asked = {
+        engine.add(GenerationRequest(text)): theirs for text, theirs in zip(subject.texts * 2, answers * 2, strict=True)
+    }
     told = 0
     while engine.has_work:
         for event in engine.step():

@@ -12,6 +12,7 @@ from models.comparing import TOLERANCE, off
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import build_to_run
 from ridgeline.models.decoder import Decoder
@@ -114,7 +115,7 @@ def test_states_of_padding(subject: Subject, text: list[int]) -> None:
 def test_states_through_the_engine(subject: Subject) -> None:
     """In chunks over pages, several texts at once."""
     engine: Engine = token_engine(subject.ours(_LAYERS - 1), limits=Limits(tokens=9, chunk=5))
-    asked = {engine.add(text): text for text in TEXTS}
+    asked = {engine.add(GenerationRequest(text)): text for text in TEXTS}
     told = 0
     while engine.has_work:
         for event in engine.step():

@@ -13,6 +13,7 @@ from transformers import JanusForConditionalGeneration
 
 from models.comparing import apart
 from ridgeline.checkpoint import load_model, load_vq_autoencoder
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
@@ -105,9 +106,9 @@ def test_what_may_be_asked_of_image_tokens(tmp_path: Path) -> None:
         ({"logprobs": 38}, "logprobs is 38; give at most 37"),
     ):
         with pytest.raises(ValueError, match=why):
-            engine.add(moved([3, 4]), replace(GREEDY_PICTURE, **change))
+            engine.add(GenerationRequest(moved([3, 4]), replace(GREEDY_PICTURE, **change)))
     with pytest.raises(ValueError, match="token id 128 is out of range; the model has ids 0 to 127"):
-        engine.add([CODES + 91])
+        engine.add(GenerationRequest([CODES + 91]))
     (plain,) = complete(engine, [moved([3, 4, 5])])
     (penalised,) = complete(engine, [moved([3, 4, 5])], replace(GREEDY_PICTURE, presence_penalty=2.0, max_tokens=16))
     assert len(set(penalised)) > len(set(plain))

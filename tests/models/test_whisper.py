@@ -15,6 +15,7 @@ from engine.small_models import assert_nothing_held, poison_free_pages
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from ridgeline.checkpoint import read_config
 from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
@@ -96,7 +97,8 @@ def test_through_the_engine(subject: Subject, chunk: int | None, page_size: int,
         positions=positions, prefix_cache=True,
     )  # fmt: skip
     asked = [
-        engine.add(ids, GREEDY, encoder=as_input(subject.features_BMF[window])) for window, ids in enumerate(PROMPTS)
+        engine.add(GenerationRequest(ids, GREEDY, encoder=as_input(subject.features_BMF[window])))
+        for window, ids in enumerate(PROMPTS)
     ]
     choices = finish_all(engine, before_step=lambda _: poison_free_pages(engine))
     assert_nothing_held(engine)
@@ -141,10 +143,8 @@ def test_one_window_is_read_by_one_encoder(subject: Subject) -> None:
         subject.ours, on_step=lambda record: steps.append(record.work.rows.get("encoder", 0)), prefix_cache=True
     )
     for _ in range(2):
-        engine.add(
-            PROMPTS[0], SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, n=3),
-            encoder=as_input(subject.features_BMF[0]),
-        )  # fmt: skip
+        params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, n=3)
+        engine.add(GenerationRequest(PROMPTS[0], params, encoder=as_input(subject.features_BMF[0])))
         choices = finish_all(engine)
         assert len({tuple(sampled.token for sampled in choice.tokens) for choice in choices.values()}) == 1
     assert sum(steps) == 2 * subject.ours.encoder_context
@@ -161,7 +161,7 @@ def test_input_that_the_encoder_does_not_read(tmp_path: Path) -> None:
         ((), "give what it is to read"),
     ):
         with pytest.raises(ValueError, match=reason):
-            engine.add([3], GREEDY, encoder=wrong)
+            engine.add(GenerationRequest([3], GREEDY, encoder=wrong))
     assert not engine.has_work
     with pytest.raises(ValueError, match="no positions of 22"):
         Features(window.data[:-1], 22)

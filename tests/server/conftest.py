@@ -25,8 +25,9 @@ from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.front import Front
 from ridgeline.server.http.health import Health, Watched
+from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.serve import guarded, http_server, service_of
-from ridgeline.server.service import Live, Service
+from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.speech.vocabulary import SpeechVocabulary
 from server.wire import eventually
@@ -35,10 +36,10 @@ from server.wire import eventually
 class Everybody:
     """An admission that turns nobody away."""
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         pass
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: InFlightRequest) -> None:
         pass
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling.row import Sampled
@@ -20,7 +21,8 @@ from ridgeline.engine.worker.messages import (
     Transferred,
 )
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import Generation, InFlightRequest
+from ridgeline.server.service import Service
 
 SECOND = 1_000_000_000
 INFO = EngineInfo(
@@ -68,18 +70,13 @@ class Scripted:
 
     def submit(
         self,
-        prompt: Sequence[int],
-        params: SamplingParams,
+        spec: GenerationRequest,
         take: Callable[[Event | Exception], None],
         *,
-        encoder: object = (),
-        root: bytes = b"",
-        adapter: str = "",
         added: Callable[[int], None] = lambda request: None,
         begun: Callable[[], None] = lambda: None,
-        sections: bool = True,
     ) -> Callable[[], None]:
-        request, self.next = self.next, self.next + params.n
+        request, self.next = self.next, self.next + spec.params.n
         self.queues[request] = Line(take)
         added(request)
         self.added = added
@@ -121,21 +118,25 @@ class Gate:
     def __init__(self) -> None:
         self.refusal: ApiError | None = None
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         if self.refusal is not None:
             raise self.refusal
 
-    def leave(self, live: Live) -> None: ...
+    def leave(self, live: InFlightRequest) -> None: ...
 
 
-def live(id: str, length: int, **params: Any) -> Live:
-    """A request that arrived at second 0."""
-    return Live(id, "/v1/completions", length, SamplingParams(**params), True, arrived=0)
+def live(
+    id: str, length: int, prompts: int = 1, cache_salt: bytes = b"", service_tier: str = "", **params: Any
+) -> InFlightRequest:
+    """A request that arrived at second 0: the first of so many prompts."""
+    ids, sampling = list(range(1, length + 1)), SamplingParams(**params)
+    spec = GenerationRequest(ids, sampling, cache_salt=cache_salt, service_tier=service_tier)
+    return InFlightRequest(Generation(id, "scripted", "/v1/completions", [spec] * prompts, stream=True))
 
 
-async def consume(service: Service, request: Live, root: bytes = b"") -> None:
+async def consume(service: Service, request: InFlightRequest) -> None:
     """Run a request to its end."""
-    await service.run(request, list(range(1, request.prompt_tokens + 1)), lambda event: None, root)
+    await service.run(request, lambda event: None)
 
 
 async def turn() -> None:

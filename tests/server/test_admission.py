@@ -7,7 +7,8 @@ import pytest
 
 from ridgeline.server.admission import MAX_RETRY_SECONDS, Queue
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from server.scripted import INFO, Gate, Scripted, consume, live
 
@@ -27,13 +28,13 @@ def clock() -> Clock:
     return Clock()
 
 
-def request(tokens: int = 1, n: int = 1, begun: bool = False) -> Live:
+def request(tokens: int = 1, n: int = 1, begun: bool = False) -> InFlightRequest:
     made = live("some request", tokens, n=n)
     made.begun = begun
     return made
 
 
-def refusal(queue: Queue, of: Live) -> ApiError:
+def refusal(queue: Queue, of: InFlightRequest) -> ApiError:
     with pytest.raises(ApiError) as error:
         queue.admit(of)
     return error.value
@@ -67,12 +68,8 @@ def test_each_choice_takes_a_place(clock: Clock) -> None:
 def test_more_choices_than_places_are_not_sent_away_to_come_again(clock: Clock) -> None:
     """They never fit: trying again, as 429 asks for, would go on for ever."""
     queue = Queue(INFO, SETTINGS, clock)
-    asked = request()
-    asked.together = queue.places
-    queue.admit(asked)
-    asked = request()
-    asked.together = queue.places + 1
-    error = refusal(queue, asked)
+    queue.admit(live("as many as fit", 1, prompts=queue.places))
+    error = refusal(queue, live("one too many", 1, prompts=queue.places + 1))
     assert (error.status, error.code) == (400, "too_many_choices")
     assert f"places for {queue.places}" in error.message
 

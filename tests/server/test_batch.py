@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
-from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.setup import Loaded
 from ridgeline.server.batch import AHEAD, Batch
@@ -135,7 +135,7 @@ class Watched:
         self._llm, self._dies_at, self._poor, self._dead = llm, dies_at, poor, dead
         self.begun = self.under_way = self.most = 0
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, take: Callable[[Event], None], **more: Any) -> Any:
+    def submit(self, spec: GenerationRequest, take: Callable[[Event], None], **more: Any) -> Any:
         self.begun += 1
         if self._dies_at is not None and self.begun > self._dies_at:
             raise self._dead("it died")

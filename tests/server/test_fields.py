@@ -1,7 +1,6 @@
 """The table of fields: what is taken, what changes nothing, what is refused by name, what nobody knows."""
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import openai
@@ -13,7 +12,7 @@ from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, Completion
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.exchanges import IGNORED
-from ridgeline.server.service import Live
+from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 
@@ -195,12 +194,12 @@ class Tiers:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
-        self.asked.append(live.tier)
+    def arrived(self, live: InFlightRequest) -> None:
+        self.asked.append(live.spec.service_tier)
 
-    def refused(self, live: Live, error: ApiError) -> None: ...
-    def event(self, live: Live, event: Event) -> None: ...
-    def ended(self, live: Live, error: BaseException | None) -> None: ...
+    def refused(self, live: InFlightRequest, error: ApiError) -> None: ...
+    def event(self, live: InFlightRequest, event: Event) -> None: ...
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None: ...
 
 
 def test_whoever_observes_a_request_hears_of_its_tier(server: Running) -> None:

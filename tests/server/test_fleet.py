@@ -10,6 +10,7 @@ import pytest
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.worker.messages import EngineInfo, first_of, replica_of
@@ -26,8 +27,7 @@ SECOND = 1_000_000_000
 class Texts:
     """Ids are ids."""
 
-    def encode(self, prompt: Sequence[int], context: int) -> list[int]:
-        return list(prompt)
+    def check_request(self, spec: GenerationRequest) -> None: ...
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Engine:
     left: int = 0
     closed: bool = False
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, take: Any, **more: Any) -> Callable[[], None]:
+    def submit(self, spec: GenerationRequest, take: Any, **more: Any) -> Callable[[], None]:
         if not self.alive:
             raise EngineRestarting("scripted")
         self.asked.append(take)
@@ -74,7 +74,7 @@ def fleet_of(engines: Sequence[Engine], router: str = "least") -> Fleet:
 def submit(fleet: Fleet, prompt: Sequence[int] = (1, 2, 3), **more: Any) -> tuple[list[Event | Exception], Any]:
     """What a request is told, and what to call when nobody waits for it."""
     told = list[Event | Exception]()
-    return told, fleet.submit(prompt, PARAMS, told.append, **more)
+    return told, fleet.submit(GenerationRequest(prompt, PARAMS, **more), told.append)
 
 
 def test_the_least_loaded_gets_it_by_prompt_and_choices() -> None:
@@ -101,7 +101,7 @@ def test_a_prefix_goes_where_it_was_unless_it_is_another_tenants() -> None:
     with_page = [engine for engine in engines if engine.asked]
     assert [len(engine.asked) for engine in with_page] == [2]
     chosen = {tuple(sent.request.blocks) for replica in fleet.replicas.values() for sent in replica.live}
-    submit(fleet, page, root=b"another")
+    submit(fleet, page, cache_salt=b"another")
     submit(fleet, page, adapter="another")
     submit(fleet, page[:-1])
     every = {tuple(sent.request.blocks) for replica in fleet.replicas.values() for sent in replica.live}

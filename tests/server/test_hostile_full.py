@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, load_engine
@@ -56,7 +57,7 @@ async def follow(forms: Iterator[StructuredOutputs], grammars: GrammarCheck, eng
     """Each form as a server does it: tried in the limited child, then followed by the engine for a token."""
     for form in forms:
         await grammars.check(form, "guided_json")
-        engine.add([5], SamplingParams(max_tokens=1, structured_outputs=form))
+        engine.add(GenerationRequest([5], SamplingParams(max_tokens=1, structured_outputs=form)))
         (event,) = engine.step()
         assert event.error is None
 

@@ -22,7 +22,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.server.api.fields import NEUTRAL, REFUSED
 from ridgeline.server.api.images import ImageFields, preview_steps
 from ridgeline.server.settings import ServerSettings
@@ -53,7 +53,7 @@ def client(up: Drawing) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def drawn(pipeline: Pipeline, request: Request) -> list[Any]:
+def drawn(pipeline: Pipeline, request: DiffusionRequest) -> list[Any]:
     """What the pipeline itself makes of a request, as bytes."""
     return [to_bytes(each).numpy() for each in pipeline.draw(request)]
 
@@ -64,7 +64,7 @@ def drawn(pipeline: Pipeline, request: Request) -> list[Any]:
 def test_openais_client_gets_what_the_pipeline_draws(client: openai.OpenAI, up: Drawing, pipeline: Pipeline) -> None:
     """Two pictures, bit for bit, with what they were drawn from in their files."""
     answer = client.images.generate(prompt=PROMPT, model="tiny", n=2, size="64x64", extra_body=EXTRA)
-    expected = drawn(pipeline, Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5, 2))
+    expected = drawn(pipeline, DiffusionRequest(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5, 2))
     assert answer.data is not None
     for image, wanted in zip(answer.data, expected, strict=True):
         assert image.b64_json is not None
@@ -84,14 +84,14 @@ def test_what_a_request_leaves_open_is_the_models(up: Drawing, pipeline: Pipelin
     """Size, guidance and a seed that is said, with which the picture comes again; `auto` and null leave it open."""
     answer = up.draw(prompt="a cat", size="auto", num_inference_steps=1, quality="auto", negative_prompt=None)
     seed = answer["data"][0]["seed"]
-    (wanted,) = drawn(pipeline, Request("a cat", steps=1, seed=seed))
+    (wanted,) = drawn(pipeline, DiffusionRequest("a cat", steps=1, seed=seed))
     assert answer["size"] == SIZES[0]
     assert np.array_equal(pixels(answer["data"][0]["b64_json"]), wanted)
 
 
 def test_formats(up: Drawing, pipeline: Pipeline) -> None:
     """PNG and WebP lose nothing; with a compression WebP does, as JPEG, and smaller is smaller."""
-    (wanted,) = drawn(pipeline, Request("a cat", None, Size(64, 64), 1, 0.0, 1))
+    (wanted,) = drawn(pipeline, DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1))
     for form in ("png", "webp"):
         answer = up.draw(**QUICK, output_format=form)
         assert answer["output_format"] == form
@@ -135,7 +135,7 @@ def test_openais_client_streams(client: openai.OpenAI, pipeline: Pipeline) -> No
     )
     events = list(stream)
     assert [event.type for event in events] == ["image_generation.partial_image"] * 3 + ["image_generation.completed"]
-    plan = pipeline.plan(Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
+    plan = pipeline.plan(DiffusionRequest(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
     steps = list(pipeline.denoise(plan, pipeline.encode(plan)))
     for index, event in enumerate(events[:3]):
         assert event.type == "image_generation.partial_image"
@@ -173,7 +173,7 @@ def test_progress_comes_after_every_stride_for_who_asks(up: Drawing, pipeline: P
     assert [(each["stage"], each["step"]) for each in told] == [
         *(("encode", 0), ("denoise", 1), ("denoise", 2), ("denoise", 3), ("decode", 3))
     ]
-    schedule = pipeline.plan(Request("a cat", size=Size(64, 64), steps=3)).schedule
+    schedule = pipeline.plan(DiffusionRequest("a cat", size=Size(64, 64), steps=3)).schedule
     assert told[0]["noise"] == [schedule.time(step) for step in range(3)]
     assert all("noise" not in each for each in told[1:])
     left = [each["predicted_time_left_s"] for each in told]
@@ -235,7 +235,7 @@ def test_requests_take_turns_and_each_is_as_if_alone(up: Drawing, pipeline: Pipe
     assert switches(calls) >= 6, calls
     for which, each in enumerate(asked):
         size = Size.parse(str(each["size"]))
-        (wanted,) = drawn(pipeline, Request(str(each["prompt"]), None, size, 6, 0.0, which + 1))
+        (wanted,) = drawn(pipeline, DiffusionRequest(str(each["prompt"]), None, size, 6, 0.0, which + 1))
         assert np.array_equal(pixels(answers[which]["data"][0]["b64_json"]), wanted)
 
 
@@ -253,7 +253,7 @@ def test_a_step_cache_is_of_its_request_alone(up: Drawing, pipeline: Pipeline) -
         answers, calls = together(up, pipeline, asked)
         assert switches(calls) >= 3, calls
         for answer, size, threshold in zip(answers, sizes, thresholds, strict=True):
-            plain = Request("a cat", None, Size.parse(size), 6, 2.0, 1)
+            plain = DiffusionRequest("a cat", None, Size.parse(size), 6, 2.0, 1)
             asked_alone = replace(plain, step_cache=threshold)
             plan = pipeline.plan(asked_alone)
             skipped = sum(step.skipped for step in pipeline.denoise(plan, pipeline.encode(plan)))
@@ -267,7 +267,7 @@ def test_a_step_cache_is_of_its_request_alone(up: Drawing, pipeline: Pipeline) -
 def test_what_a_step_cache_keeps_is_bounded(pipeline: Pipeline) -> None:
     """With the files: alone it is a 400 that names the field, beside others a 429."""
     each, cached = (64 * 64 * 3 + (64 << 10)) * 4 // 3, {**QUICK, "step_cache": 0.1}
-    kept = pipeline.kept(pipeline.plan(Request("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1)))
+    kept = pipeline.kept(pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1)))
     with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), picture_bytes=each + kept - 1)) as up:
         error = up.refusal(cached)
         assert (error["param"], "leave it out, or ask for a smaller size" in error["message"]) == ("step_cache", True)
@@ -295,7 +295,7 @@ def test_who_leaves_ends_the_request_between_two_steps(up: Drawing, pipeline: Pi
             assert held.begun.wait(30)
         up.idle()
         held.go.set()
-        (wanted,) = drawn(pipeline, Request("a cat", None, Size(64, 64), 1, 0.0, 1))
+        (wanted,) = drawn(pipeline, DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1))
         assert np.array_equal(pixels(up.draw(**QUICK)["data"][0]["b64_json"]), wanted)
         assert len(held.calls) == 3, "one of the request that was left, one of ours, one of the next"
 
@@ -508,7 +508,7 @@ def test_several_pipelines(pipeline: Pipeline, tmp_path: Path) -> None:
         for name, own, shape in (("colour", pipeline, (64, 64, 3)), ("grey", grey, (64, 64))):
             answer = up.draw(**QUICK, model=name)
             found = pixels(answer["data"][0]["b64_json"])
-            (wanted,) = drawn(own, Request("a cat", None, Size(64, 64), 1, 0.0, 1))
+            (wanted,) = drawn(own, DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1))
             assert found.shape == shape
             assert answer["model"] == name
             assert np.array_equal(found, wanted.reshape(shape))

@@ -22,7 +22,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.roofline.cards import load_card
@@ -201,7 +201,7 @@ def test_both_give_what_they_give_alone(kept: Kept, server: Running, monkeypatch
         assert len(scores) == 250
         assert status == 200
         assert kept.pipeline is not None
-        (wanted,) = kept.pipeline.draw(Request("a handwritten seven", None, Size(32, 32), 12, 2.0, 3))
+        (wanted,) = kept.pipeline.draw(DiffusionRequest("a handwritten seven", None, Size(32, 32), 12, 2.0, 3))
         found = pixels(picture["data"][0]["b64_json"])
         assert np.array_equal(found, to_bytes(wanted).numpy().reshape(found.shape))
 

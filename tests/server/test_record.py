@@ -36,8 +36,8 @@ def of_kind(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 async def _three_prompts(llm: Scripted, service: Service) -> None:
     """Prompts are 1, 2, 3, ...: the second is the first and more, the third the first under another root."""
     tasks = [
-        asyncio.create_task(consume(service, request, root))
-        for request, root in ((live("a", 40), b""), (live("b", 64, max_tokens=7), b""), (live("c", 40), b"salt"))
+        asyncio.create_task(consume(service, request))
+        for request in (live("a", 40), live("b", 64, max_tokens=7), live("c", 40, cache_salt=b"salt"))
     ]
     await turn()
     llm.step([(1, 0, 0, 40), (2, 0, 0, 64)], 1, 0.5, 0.25, running=2, waiting=1, held_pages=7)
@@ -99,7 +99,7 @@ def test_an_answer_goes_on_with_the_pages_and_several_do_not(tmp_path: Path) -> 
 
     async def conversation(llm: Scripted, service: Service) -> None:
         for number, request in ((1, live("a", 40)), (2, live("b", 40, n=2))):
-            task = asyncio.create_task(consume(service, request, b""))
+            task = asyncio.create_task(consume(service, request))
             await turn()
             for token in range(9):
                 llm.token(number, 1.0, Timing(0), end=9 * (token == 8))
@@ -172,9 +172,7 @@ def test_the_tier_that_is_asked_for_is_the_class(tmp_path: Path) -> None:
 
     async def tiers(llm: Scripted, service: Service) -> None:
         for number, tier in enumerate([*ordinary, *named, "one-more", "flex"], 1):
-            request = live(str(number), 4)
-            request.tier = tier
-            task = asyncio.create_task(consume(service, request))
+            task = asyncio.create_task(consume(service, live(str(number), 4, service_tier=tier)))
             await turn()
             llm.token(number, 1.0, Timing(0), end=1)
             await task

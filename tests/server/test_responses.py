@@ -130,8 +130,8 @@ class Listener:
     def ended(self, live: Any, error: Any) -> None:
         pass
 
-    def arrived(self, live: Any, prompt: Any, root: bytes) -> None:
-        self._prompts.append(list(prompt))
+    def arrived(self, live: Any) -> None:
+        self._prompts.append(list(live.spec.prompt))
 
 
 THOUGHTS = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}

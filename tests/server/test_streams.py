@@ -22,7 +22,8 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.http import sse
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
 from ridgeline.server.http.sse import ALIVE, DONE, EventStream, Outbox, SlowReader, frame
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running, running
 from server.wire import connect, eventually, exchange, listening, read_all
@@ -135,12 +136,12 @@ class Closed:
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         if not self.room:
             raise ApiError(429, "no room", kind="rate_limit_error", code="queue_full", headers={"retry-after": "1"})
         self.room -= 1
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: InFlightRequest) -> None:
         self.room += 1
 
 

@@ -73,7 +73,7 @@ def test_a_ledger_keeps_nothing_of_the_answer_whose_request_has_ended() -> None:
         answer = Answer()
         request = live("a", 4)
         request.progress = lambda before, after: answer.take(Event(1, 0))
-        task = asyncio.create_task(service.run(request, [1, 2, 3, 4], answer.take))
+        task = asyncio.create_task(service.run(request, answer.take))
         await turn()
         llm.token(1, 1.5, None, end=1)
         await task
@@ -96,8 +96,8 @@ def test_a_ledger_keeps_nothing_of_the_request_but_lengths() -> None:
             choices = tuple(f"{number}-{choice}" for choice in range(1000))
             form = StructuredOutputs(choice=choices)
             bias = {token + number: 1.0 for token in range(1000, 1300)}
-            request = live(str(number), 4, stop_token_ids=ids, structured_outputs=form, logit_bias=bias, n=2)
-            request.tier = "tier" * 25_000 + str(number)
+            long = {"stop_token_ids": ids, "structured_outputs": form, "logit_bias": bias}
+            request = live(str(number), 4, service_tier="tier" * 25_000 + str(number), n=2, **long)
             task = asyncio.create_task(consume(service, request))
             await turn()
             for choice in range(2):

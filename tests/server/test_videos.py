@@ -22,7 +22,7 @@ from ridgeline.diffusion.clip_file import write_clip
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.server.pictures import clip_files, videos
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
@@ -102,14 +102,14 @@ def refusal(up: Drawing, method: str, path: str, status: int, body: Any = None) 
     return reply.json()["error"]
 
 
-def file_of(pipeline: Pipeline, request: Request, format_: str, fps: float) -> bytes:
+def file_of(pipeline: Pipeline, request: DiffusionRequest, format_: str, fps: float) -> bytes:
     """What the pipeline itself makes of a request."""
     out, parameters = BytesIO(), pipeline.parameters(pipeline.plan(request), 0)
     write_clip(out, [pipeline.draw(request)[0]], format_, fps, {**parameters, "fps": fps})
     return out.getvalue()
 
 
-QUICK_REQUEST = Request("a cat", None, Size(64, 32), 1, 0.0, 1, frames=5)
+QUICK_REQUEST = DiffusionRequest("a cat", None, Size(64, 32), 1, 0.0, 1, frames=5)
 
 
 # -- a job from its beginning to its file ------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_openais_client_gets_what_the_pipeline_draws(client: openai.OpenAI, pipe
     assert content.response.headers["content-type"] == "video/mp4"
     assert len(content.content) == said["bytes"]
     assert content.content == file_of(
-        pipeline, Request(PROMPT, NEGATIVE, Size(64, 32), 3, 2.0, 5, frames=9), "MP4", 16.0
+        pipeline, DiffusionRequest(PROMPT, NEGATIVE, Size(64, 32), 3, 2.0, 5, frames=9), "MP4", 16.0
     )
     assert client.videos.delete(job.id).deleted
     with pytest.raises(openai.NotFoundError, match="no such video"):
@@ -243,7 +243,7 @@ def test_clips_and_a_picture_take_turns(pipeline: Pipeline, pictures: Pipeline) 
         switches = sum(one != other for one, other in pairwise(held.calls))
         assert switches > 10, held.calls
         assert up.get(f"{ROUTE}/{first['id']}/content").data == file_of(
-            pipeline, Request("a cat", None, Size(64, 32), 16, 0.0, 1, frames=5), "GIF", 16.0
+            pipeline, DiffusionRequest("a cat", None, Size(64, 32), 16, 0.0, 1, frames=5), "GIF", 16.0
         )
 
 

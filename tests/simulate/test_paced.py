@@ -5,6 +5,7 @@ import pytest
 from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings
@@ -57,7 +58,7 @@ def test_it_takes_the_time_that_is_simulated() -> None:
     while waiting or engine.has_work:
         while waiting and start + waiting[0].at <= time.now:
             request = waiting.pop(0)
-            engine.add([1] * request.input, asked(request.output))
+            engine.add(GenerationRequest([1] * request.input, asked(request.output)))
         if not engine.has_work:
             time.now = start + waiting[0].at
             continue
@@ -72,7 +73,7 @@ def test_what_the_program_takes_is_not_added() -> None:
     """Between two steps of a request the program may take as long as a step: it waits the less."""
     time = Time()
     engine, start = paced(time, 10_000), time.now
-    engine.add([1, 2, 3], asked(5))
+    engine.add(GenerationRequest([1, 2, 3], asked(5)))
     ends = []
     while engine.has_work:
         ends.append(engine.step()[-1].at - start)
@@ -85,7 +86,7 @@ def test_a_step_after_a_pause_begins_when_it_is_asked_for() -> None:
     engine = paced(time, 10_000)
     for _ in range(2):
         begun = time.now
-        engine.add([1, 2, 3], asked(1))
+        engine.add(GenerationRequest([1, 2, 3], asked(1)))
         assert engine.step()[-1].at - begun == 10_000
         time.now += 5_000
 
@@ -94,7 +95,7 @@ def test_only_so_much_is_made_up_for() -> None:
     """Who stood still for a minute does not run a minute's steps at once."""
     time = Time()
     engine = paced(time, 10_000)
-    engine.add([1, 2, 3], asked(100))
+    engine.add(GenerationRequest([1, 2, 3], asked(100)))
     engine.step()
     time.now += 60 * 10**9
     steps, begun = 0, time.now
@@ -107,7 +108,9 @@ def test_only_so_much_is_made_up_for() -> None:
 def test_filler_goes_round_and_is_certain() -> None:
     time = Time()
     engine = paced(time, 10_000)
-    engine.add([1] * 20, SamplingParams(temperature=0.0, max_tokens=5, logprobs=1, prompt_logprobs=0))
+    engine.add(
+        GenerationRequest([1] * 20, SamplingParams(temperature=0.0, max_tokens=5, logprobs=1, prompt_logprobs=0))
+    )
     events = []
     while engine.has_work:
         events += engine.step()

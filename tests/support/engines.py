@@ -13,6 +13,7 @@ from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.features import EncoderInput, Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner, verified
@@ -104,7 +105,7 @@ def complete(
     them; the tokens sampled for each. A request that fails fails the test."""
     each = zip_longest(prompts, encoders, adapters, images, fillvalue="")
     outputs: dict[int, list[int]] = {
-        engine.add(prompt, params, encoder=encoder or (), images=own or None, adapter=adapter): []
+        engine.add(GenerationRequest(prompt, params, encoder=encoder or (), images=own or None, adapter=adapter)): []
         for prompt, encoder, adapter, own in each
     }
     while engine.has_work:

@@ -17,7 +17,7 @@ from trace_models import DEVICE
 from ridgeline.diffusion.batching import Batching
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.document.page import Document
 from ridgeline.document.panels import coarser
 from ridgeline.document.svg import svg
@@ -45,7 +45,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 
 def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> Moment:
-    request = Request(**{"prompt": PROMPT, "steps": 4, "guidance": 3.0, "seed": 5} | changes)
+    request = DiffusionRequest(**{"prompt": PROMPT, "steps": 4, "guidance": 3.0, "seed": 5} | changes)
     plan = pipeline.plan(request)
     return moment_of(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.texts) > 1)), 3)
 

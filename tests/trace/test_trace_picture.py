@@ -17,7 +17,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.document.numbers import percent, say_seconds
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
@@ -46,8 +46,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return load_pipeline(str(folder), threads=1)
 
 
-def request(**changes: object) -> Request:
-    return Request("a grey heron", steps=4, guidance=3.0, seed=5, **changes)  # type: ignore[arg-type]
+def request(**changes: object) -> DiffusionRequest:
+    return DiffusionRequest("a grey heron", steps=4, guidance=3.0, seed=5, **changes)  # type: ignore[arg-type]
 
 
 def moment(pipeline: Pipeline, number: int = 1, *, paired: bool = True) -> Moment:
@@ -85,7 +85,7 @@ def test_steps_that_there_are(pipeline: Pipeline) -> None:
     ],
 )
 def test_a_step_is_its_passes(pipeline: Pipeline, changes: dict[str, object], names: list[str]) -> None:
-    plan = pipeline.plan(Request(**{"prompt": "a heron", "steps": 2, "seed": 1} | changes))  # type: ignore[arg-type]
+    plan = pipeline.plan(DiffusionRequest(**{"prompt": "a heron", "steps": 2, "seed": 1} | changes))  # type: ignore[arg-type]
     plan = replace(plan, batching=Batching(1, paired=False))
     found = trace_picture(moment_of(pipeline, plan, 1), DEVICE, repeats=1, cost=FREE)
     assert [step.name for step in found.denoise.steps] == names
@@ -130,7 +130,7 @@ def test_a_denoiser_that_looks_at_its_text_apart(tmp_path: Path) -> None:
 
     pixart(tmp_path, sigma=True)
     drawer = load_pipeline(str(tmp_path), threads=1)
-    plan = replace(drawer.plan(Request("a heron", steps=3, seed=2)), batching=Batching(1, paired=False))
+    plan = replace(drawer.plan(DiffusionRequest("a heron", steps=3, seed=2)), batching=Batching(1, paired=False))
     here = moment_of(drawer, plan, 2)
     first, *_ = drawer.denoise(plan, drawer.encode(plan))
     assert torch.equal(here.state.x, first.latents)
@@ -146,7 +146,7 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
 
     wan(tmp_path, experts=True)
     drawer = load_pipeline(str(tmp_path), threads=1)
-    asked = Request("a heron", None, Size(64, 32), 4, 3.0, 5, frames=5, second_guidance=2.0)
+    asked = DiffusionRequest("a heron", None, Size(64, 32), 4, 3.0, 5, frames=5, second_guidance=2.0)
     plan = replace(drawer.plan(asked), batching=Batching(1, paired=False))
     here = moment_of(drawer, plan, number)
     assert drawer.second is not None
@@ -173,7 +173,7 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
 
     wan_of_pictures(tmp_path)
     drawer = load_pipeline(str(tmp_path), threads=1)
-    plan = drawer.plan(Request("a heron", None, Size(64, 32), 2, 3.0, 5, frames=3))
+    plan = drawer.plan(DiffusionRequest("a heron", None, Size(64, 32), 2, 3.0, 5, frames=3))
     found = trace_picture(moment_of(drawer, plan, 1), DEVICE, repeats=1, cost=FREE)
     decode = found.stages["decode"]
     assert [step.name for step in decode.steps] == ["decode, a frame"]
@@ -193,7 +193,7 @@ def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
 
     flux(tmp_path, dev=True)
     drawer = load_pipeline(str(tmp_path), threads=1)
-    plan = drawer.plan(Request("a heron", None, Size(96, 64), 2, 3.5, 5))
+    plan = drawer.plan(DiffusionRequest("a heron", None, Size(96, 64), 2, 3.5, 5))
     here = moment_of(drawer, plan, 2)
     first, second = drawer.denoise(plan, drawer.encode(plan))
     assert torch.equal(here.state.x, first.latents)

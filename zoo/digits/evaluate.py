@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from zoo.digits.classifier import classifier, read
 from zoo.digits.data import Digits, read_digits
@@ -59,7 +59,7 @@ class Drawers:
     def __init__(self, model: Path, count: int) -> None:
         self.pool = ProcessPoolExecutor(count, get_context("spawn"), _load, (str(model),))
 
-    def __call__(self, requests: Sequence[Request]) -> Tensor:
+    def __call__(self, requests: Sequence[DiffusionRequest]) -> Tensor:
         """The images of all requests, [B, 1, 32, 32]."""
         images = torch.cat([torch.from_numpy(drawn) for drawn in self.pool.map(_draw, requests)])
         return images.clamp(-1, 1)
@@ -72,7 +72,7 @@ def _load(model: str) -> None:
     _pipelines.append(load_pipeline(model, threads=1))
 
 
-def _draw(request: Request) -> NDArray[np.float32]:
+def _draw(request: DiffusionRequest) -> NDArray[np.float32]:
     images: NDArray[np.float32] = _pipelines[0].draw(request).numpy()
     return images
 
@@ -81,7 +81,7 @@ def drawn(draw: Drawers, texts: Sequence[Asked], steps: int = STEPS, guidance: f
     """EACH images of each of these, with the digits that they were to be; seeds count through."""
     images = draw(
         [
-            Request(text.prompt, steps=steps, guidance=guidance, seed=EACH * number, images=EACH)
+            DiffusionRequest(text.prompt, steps=steps, guidance=guidance, seed=EACH * number, images=EACH)
             for number, text in enumerate(texts)
         ]
     )
@@ -111,7 +111,7 @@ def nearest(images: Tensor, others: Tensor) -> float:
 
 def sheet(draw: Drawers, path: Path) -> None:
     """A picture of SHEET images of each digit, a row each, none picked."""
-    save_sheet(draw([Request(f"a handwritten {name}", seed=0, images=SHEET) for name in DIGITS]), path)
+    save_sheet(draw([DiffusionRequest(f"a handwritten {name}", seed=0, images=SHEET) for name in DIGITS]), path)
 
 
 def save_sheet(images: Tensor, path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from zoo.digits.classifier import classifier
 from zoo.digits.data import read_digits
 from zoo.digits.evaluate import Drawers, parts_of, percent, table, training
@@ -53,7 +53,9 @@ def asked(count: int, *, trained: bool) -> list[Asked]:
 
 def drawn(draw: Drawers, texts: Sequence[Asked], steps: int = STEPS, guidance: float = GUIDANCE) -> Tensor:
     """A clip of each of these [B, F, 1, S, S]; seeds count through."""
-    requests = [Request(text.prompt, steps=steps, guidance=guidance, seed=seed) for seed, text in enumerate(texts)]
+    requests = [
+        DiffusionRequest(text.prompt, steps=steps, guidance=guidance, seed=seed) for seed, text in enumerate(texts)
+    ]
     return draw(requests).transpose(1, 2)
 
 
@@ -110,7 +112,7 @@ def sheet(draw: Drawers, path: Path) -> None:
     """A picture of a clip of each digit, a row each, its frames from left to right."""
     ways = list(DIRECTIONS)
     texts = [f"{called('{a}{name}', name)} moving {ways[number % len(ways)]}" for number, name in enumerate(DIGITS)]
-    frames = draw([Request(text, seed=0) for text in texts])[:, 0]
+    frames = draw([DiffusionRequest(text, seed=0) for text in texts])[:, 0]
     apart = functional.pad(frames, (0, _GAP, 0, _GAP), value=0.0)
     gray = ((apart.transpose(1, 2).flatten(2).flatten(0, 1) + 1) * 127.5).round().byte()
     Image.fromarray(gray.numpy()).save(path, optimize=True)

@@ -19,6 +19,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
 from ridgeline.engine.bare import bare_engine, runner_of
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.ops.op import Op
@@ -129,7 +130,7 @@ def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: T
     last: dict[bool, Work] = {}
     for turn in range(_TURNS.stop):
         for length in load:
-            engine.add([position % engine.vocabulary for position in range(length)], params)
+            engine.add(GenerationRequest([position % engine.vocabulary for position in range(length)], params))
         while engine.has_work:
             start = timer.wall()
             engine.step()

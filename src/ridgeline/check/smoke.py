@@ -8,7 +8,8 @@ import numpy as np
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import TokenEvent
-from ridgeline.engine.features import EncoderInput, Features
+from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -43,18 +44,18 @@ def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, li
     return f"{len(sampled)} tokens after {_PROMPT!r}: {text!r}", problems
 
 
-def _read(loaded: Loaded, prompt: Sequence[int]) -> EncoderInput:
+def _read(loaded: Loaded, prompt: Sequence[int]) -> tuple[int, ...] | Features:
     """What an encoder reads: the prompt too, or features of nothing at all."""
     model = loaded.model
     if model.encoder_width:
         return Features.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
-    return prompt if loaded.engine.ledger.crosses else ()
+    return tuple(prompt) if loaded.engine.ledger.crosses else ()
 
 
 def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
     engine, begun = loaded.engine, loaded.texts.decoder_prompt(prompt)
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
-    engine.add(begun, params if engine.has_head else None, encoder=_read(loaded, prompt))
+    engine.add(GenerationRequest(begun, params if engine.has_head else DEFAULT_PARAMS, encoder=_read(loaded, prompt)))
     events: list[TokenEvent] = []
     while engine.has_work:
         events += engine.step()

@@ -17,7 +17,7 @@ from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import silence
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.noise import check_draws
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.pictures.drawing import draws_tokens
 
 _OUTPUT = "The file: png, webp (lossless) or jpg; several pictures are numbered. By default MODEL-SEED.png, here."
@@ -60,7 +60,7 @@ def image(
         output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json, device=device
     )
     wanted = None if size is None else Size.parse(size)
-    request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
+    request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
         source = open_drawing(model, PICTURES)
         if draws_tokens(source):

@@ -29,7 +29,7 @@ from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.pair import Pair, check_divides
 from ridgeline.diffusion.pair_process import second_process
 from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.document.numbers import say_seconds
 from ridgeline.engine.placement import await_card
 from ridgeline.models.autoencoder_kl import AutoencoderKL
@@ -38,7 +38,12 @@ from ridgeline.trace.doubt import Meanwhile
 
 
 def draw(
-    model: str, prompt: str | None, request: Request, settings: DrawingSettings, dtype: str | None, threads: int | None
+    model: str,
+    prompt: str | None,
+    request: DiffusionRequest,
+    settings: DrawingSettings,
+    dtype: str | None,
+    threads: int | None,
 ) -> None:
     """Draw the images or videos of a prompt. Raises ValueError.
 
@@ -59,7 +64,7 @@ def draw(
 
 
 def _draw(
-    pipeline: Pipeline, model: str, request: Request, settings: DrawingSettings, dtype: torch.dtype | None
+    pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DrawingSettings, dtype: torch.dtype | None
 ) -> None:
     """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
     device = device_at(settings.place)

@@ -9,11 +9,11 @@ from ridgeline.cli.drawing_settings import DrawingSettings
 from ridgeline.cli.image_files import PICTURES, check_drawn, numbered
 from ridgeline.diffusion.decoding import decode_parts
 from ridgeline.diffusion.loading import load_vae
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.saved_latents import drawn_path, read_latents
 
 
-def refuse_drawn(given: Mapping[str, object], request: Request, settings: DrawingSettings) -> None:
+def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DrawingSettings) -> None:
     """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
     ValueError."""
     drawn = {

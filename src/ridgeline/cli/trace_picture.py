@@ -12,7 +12,7 @@ from ridgeline.cli.terminal import loading_bar, say, status
 from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, clock_of, traced_on
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import show
 from ridgeline.files import check_writable, write_whole
@@ -57,7 +57,7 @@ def _check_picture(drawing: Drawing, asked: Asked) -> None:
 def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, asked: Asked) -> None:
     """Trace a picture or clip and show it. Raises ValueError."""
     size = None if drawing.size is None else Size.parse(drawing.size)
-    request = Request(
+    request = DiffusionRequest(
         prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,
         frames=drawing.frames, second_guidance=drawing.second_guidance,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.terminal import silence
 from ridgeline.diffusion.clip_file import FPS
 from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 
 _FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
 _FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."
@@ -59,7 +59,7 @@ def video(
         output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps), device=device
     )
     wanted = None if size is None else Size.parse(size)
-    request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
+    request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
     with silence(quiet):
         if latents:
             refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, settings)

@@ -4,7 +4,7 @@ A request passes these files, in this order:
 
     loading.py            a folder becomes a Pipeline; pipeline_class.py: the classes of pipelines that are built
     pipeline.py           the Pipeline: plan, encode, denoise, decode
-    request.py            a Request, and the Plan that it becomes
+    request.py            a DiffusionRequest, and the Plan that it becomes
     geometry.py           how many pixels, latents and tokens; noise.py: what a seed draws
     batching.py           which pictures and passes go in one call of the denoiser
     text_encoder.py       a prompt becomes states; t5_encoder.py, flux_encoder.py: of other pipelines

@@ -21,7 +21,7 @@ from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_pai
 from ridgeline.diffusion.noise import Noise, check_images, check_seed
 from ridgeline.diffusion.pair import Pair, guide_apart
 from ridgeline.diffusion.pipeline_class import PipelineClass
-from ridgeline.diffusion.request import Plan, Request, concerning
+from ridgeline.diffusion.request import DiffusionRequest, Plan, concerning
 from ridgeline.diffusion.samplers import State, data_of
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import Schedule
@@ -108,7 +108,7 @@ class Pipeline:
         """Where its parts are."""
         return next(self.denoiser.parameters()).device
 
-    def plan(self, request: Request, call_seconds: CallSeconds | None = None) -> Plan:
+    def plan(self, request: DiffusionRequest, call_seconds: CallSeconds | None = None) -> Plan:
         """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
         Raises InvalidRequest, a ValueError of one line: a size off the menu, steps, guidance, a seed or a number of
@@ -150,7 +150,7 @@ class Pipeline:
         batching = batching_of(request.images, len(texts), seconds)
         return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
-    def _guidance(self, request: Request, scale: float | None) -> tuple[Guidance, Guidance | None]:
+    def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
         """The guidance of a request at this scale, and that of the second expert, None where there is one denoiser.
         Raises InvalidRequest."""
         with concerning("guidance"):  # first without the negative prompt, so that each error names its own field
@@ -160,7 +160,7 @@ class Pipeline:
         with concerning("second_guidance"):
             return guidance, self._second_guidance(request, scale, guidance)
 
-    def _second_guidance(self, request: Request, scale: float | None, guidance: Guidance) -> Guidance | None:
+    def _second_guidance(self, request: DiffusionRequest, scale: float | None, guidance: Guidance) -> Guidance | None:
         """The guidance of the second expert. Raises ValueError where there is no such expert, and where only one of the
         two would be guided."""
         if self.second is None:
@@ -249,7 +249,7 @@ class Pipeline:
             **({} if plan.request.step_cache is None else {"step_cache": plan.request.step_cache}),
         }
 
-    def draw(self, request: Request, tiling: Tiling | None = None) -> Tensor:
+    def draw(self, request: DiffusionRequest, tiling: Tiling | None = None) -> Tensor:
         """All of it: pixels of every image, as `decode`. Raises ValueError as `plan` and `decode`."""
         plan = self.plan(request)
         finished = [step.latents for step in self.denoise(plan, self.encode(plan)) if step.last]

@@ -11,7 +11,7 @@ from ridgeline.diffusion.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DiffusionRequest:
     """Pictures of a prompt. Where a field is None the model's own holds; where the seed is, any is drawn.
 
     Args:
@@ -41,7 +41,7 @@ class Request:
 
 
 class InvalidRequest(ValueError):
-    """A request that cannot be drawn; the message says why in one line. field: of `Request`, the one to change."""
+    """A request that cannot be drawn; the message says why in one line. field: of `DiffusionRequest`, to change."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class Plan:
         batching: which pictures are drawn side by side.
     """
 
-    request: Request
+    request: DiffusionRequest
     seed: int
     scale: float | None
     geometry: Geometry

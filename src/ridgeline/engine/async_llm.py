@@ -8,10 +8,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self, TypedDict, Unpack, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
+
+from msgspec import structs
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput, Features
+from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -48,17 +51,6 @@ Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""
 
 
-class Asked(TypedDict, total=False):
-    """What else may be asked of a request; `AsyncLLM.submit` says what it is, and what is left out."""
-
-    encoder: EncoderInput
-    root: bytes
-    adapter: str
-    added: Callable[[int], None] | None
-    begun: Callable[[], None] | None
-    sections: bool
-
-
 StepObserver = Callable[[StepReport, Stats], None]
 PageObserver = Callable[[Sequence[PageChange]], None]
 TransferObserver = Callable[[Transferred | PeerChanged], None]
@@ -92,14 +84,12 @@ class _Caller:
     `loop`. unfinished: choices that go on. left: does not wait any more."""
 
     ticket: int
-    prompt: list[int]
-    params: SamplingParams
+    spec: GenerationRequest
     take: Take
     loop: asyncio.AbstractEventLoop
     unfinished: int
     request: int | None = None
     left: bool = False
-    sections: bool = True
     added: Callable[[int], None] | None = None
     begun: Callable[[], None] | None = None
 
@@ -162,17 +152,22 @@ class AsyncLLM:
         """Requests that somebody waits for. While there are any, `heard` moves with each step, or the engine hangs."""
         return len(self._callers)
 
-    async def stream(
+    def stream(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        **asked: Unpack[Asked],
+        *,
+        encoder: EncoderInput = (),
+        adapter: str = "",
     ) -> AsyncGenerator[Event, None]:
-        """Complete one prompt, event by event. Cancelling the consumer aborts the request. The rest as `submit`."""
+        """Complete one prompt, event by event. Cancelling the consumer aborts the request. encoder, adapter: as
+        GenerationRequest. Errors are those of `submit`."""
+        return self._events(self._request(prompt, params, encoder, adapter))
+
+    async def _events(self, spec: GenerationRequest) -> AsyncGenerator[Event, None]:
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
-        params = checked(params or self.texts.defaults)
-        leave = self.submit(prompt, params, queue.put_nowait, **asked)
-        unfinished = params.n
+        leave = self.submit(spec, queue.put_nowait)
+        unfinished = spec.params.n
         try:
             while unfinished:
                 event = await queue.get()
@@ -183,35 +178,34 @@ class AsyncLLM:
         finally:
             leave()
 
+    def _request(
+        self, prompt: Prompt, params: SamplingParams | None, encoder: EncoderInput, adapter: str
+    ) -> GenerationRequest:
+        ids = self.texts.encode(prompt, self.info.context)
+        read = encoder if isinstance(encoder, Features) else tuple(encoder)
+        return GenerationRequest(ids, checked(params or self.texts.defaults), encoder=read, adapter=adapter)
+
     def submit(
         self,
-        prompt: Prompt,
-        params: SamplingParams,
+        spec: GenerationRequest,
         take: Take,
         *,
-        encoder: EncoderInput = (),
-        root: bytes = b"",
-        adapter: str = "",
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
-        sections: bool = True,
     ) -> Callable[[], None]:
         """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
         nobody waits for it any more, which aborts it.
 
-        params: of a model that gives vectors nothing is read of them. encoder, root, adapter: as Engine.add. added:
-        told the engine's number for the request, wherever observers are told of steps, and before they are. begun:
-        called there just before the first step of the request runs. sections: whether reasoning is told apart
-        from the answer; else the text is all that the model writes. Raises ValueError for what cannot run, as far as
-        that is known here, EngineDied (a RuntimeError) if the engine has stopped, EngineRestarting (one of those) while
-        another is being started.
+        spec: of a model that gives vectors its sampling parameters are not read. added: told the engine's number for
+        the request, wherever observers are told of steps, and before they are. begun: called there just before the
+        first step of the request runs. Raises ValueError for what cannot run, as far as that is known here, EngineDied
+        (a RuntimeError) if the engine has stopped, EngineRestarting (one of those) while another is being started.
         """
-        self.texts.check(params)
-        ids = self.texts.encode(prompt, self.info.context)
+        self.texts.check_request(spec)
         loop = asyncio.get_running_loop()
         ticket = next(self._next_ticket)
-        caller = _Caller(ticket, ids, params, take, loop, params.n, sections=sections, added=added, begun=begun)
-        self._ask(caller, encoder, root, adapter)
+        caller = _Caller(ticket, spec, take, loop, spec.params.n, added=added, begun=begun)
+        self._ask(caller)
         return partial(self._leave, caller)
 
     async def generate(
@@ -223,10 +217,9 @@ class AsyncLLM:
         adapter: str = "",
     ) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
-        ids = self.texts.encode(prompt, self.info.context)
-        params = checked(params or self.texts.defaults)
-        completion = Completion.empty(ids, params.n)
-        async for event in self.stream(ids, params, encoder=encoder, adapter=adapter):
+        spec = self._request(prompt, params, encoder, adapter)
+        completion = Completion.empty(spec.prompt, spec.params.n)
+        async for event in self._events(spec):
             completion.take([event])
         return completion
 
@@ -267,18 +260,14 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _ask(self, caller: _Caller, encoder: EncoderInput, root: bytes, adapter: str) -> None:
+    def _ask(self, caller: _Caller) -> None:
         with self._lock:
             self._refuse_if_gone()
             self._callers[caller.ticket] = caller
-        params: SamplingParams | None = caller.params
+        spec = self.texts.for_engine(caller.spec)
         if self.info.vectors is not None:
-            params = None
-        elif caller.params.stop:
-            params = replace(caller.params, stop=())
-        begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
-        read = given if isinstance(given, Features) else list(given)
-        self.host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
+            spec = structs.replace(spec, params=DEFAULT_PARAMS)
+        self.host.send(Add(caller.ticket, spec))
 
     def _refuse_if_gone(self) -> None:
         if not self.alive:
@@ -341,8 +330,9 @@ class AsyncLLM:
         if caller is None:
             return
         if self.info.vectors is None:
-            begun = self.texts.decoder_prompt(caller.prompt)
-            self._transcript.open(added.request, begun, caller.params, sections=caller.sections)
+            spec = caller.spec
+            begun = self.texts.decoder_prompt(spec.prompt)
+            self._transcript.open(added.request, begun, spec.params, sections=spec.separate_reasoning)
         self._by_request[added.request] = caller
         caller.request = added.request  # who leaves from now on, in another thread, aborts it
         if caller.added is not None:

@@ -7,6 +7,7 @@ from ridgeline.engine.capturing import CapturingRunner
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import WALL_CLOCK, Engine, Executor
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
@@ -103,7 +104,7 @@ def drive(
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
     for length in prompts:
         # Every position another token, or a router would send all to the same experts.
-        engine.add([position % model.vocabulary for position in range(length)], params)
+        engine.add(GenerationRequest([position % model.vocabulary for position in range(length)], params))
     while engine.has_work:
         start = now()
         engine.step()
@@ -117,7 +118,8 @@ def warm_up(engine: Engine) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)
     try:
         for length in _WARMING:
-            engine.add([position % engine.vocabulary for position in range(min(length, engine.context - 2))], params)
+            prompt = [position % engine.vocabulary for position in range(min(length, engine.context - 2))]
+            engine.add(GenerationRequest(prompt, params))
             while engine.has_work:
                 engine.step()
     finally:

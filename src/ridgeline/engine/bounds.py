@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
@@ -40,12 +40,13 @@ class Bounds:
     outputs: int
     images: "PlacedRows | None"
 
-    def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
+    def room(self, spec: GenerationRequest) -> int:
         """Check that a request can run, and return the most tokens that it may sample.
 
-        encoder: what an encoder is to read beside the prompt. Of a model without a head the number is 1: it samples no
-        token, but its last position gives a row. Raises ValueError for a request that cannot run.
+        Of a model without a head the number is 1: it samples no token, but its last position gives a row. Raises
+        ValueError for a request that cannot run.
         """
+        prompt, params, encoder = spec.prompt, spec.params, spec.encoder
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
         capacity = self.ledger.capacity(encoded)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ridgeline.checkpoint.embedding import Embedding
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.bounds import numbered
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish
 from ridgeline.engine.setup import EngineSettings, load_with_threads
 from ridgeline.engine.texts import Texts
@@ -185,7 +186,7 @@ class Embeddings:
         try:
             for place, prompt in enumerate(prompts):
                 with numbered(what, place, len(prompts)):
-                    added[self.engine.add(prompt)] = place
+                    added[self.engine.add(GenerationRequest(prompt))] = place
             found: dict[int, Vector] = {}
             while self.engine.has_work:
                 for event in self.engine.step():

@@ -14,11 +14,12 @@ from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent, fault
-from ridgeline.engine.features import EncoderInput, Features, PlacedImages
+from ridgeline.engine.features import PlacedImages
+from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.prefix import root_of
+from ridgeline.engine.kv.prefix import namespace_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing, Tokens, token_ids
+from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing, Tokens
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
@@ -155,40 +156,25 @@ class Engine:
         assert not self.requests, "the numbers of those under way may not come again"
         self._next_id = first
 
-    def add(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        encoder: EncoderInput = (),
-        images: Features | None = None,
-        root: bytes = b"",
-        adapter: str = "",
-        received: int = 0,
-        parked: bool = False,
-    ) -> int:
-        """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
+    def add(self, spec: GenerationRequest, *, received: int = 0, parked: bool = False) -> int:
+        """Queue a request and return its id. Raises ValueError for what cannot run, and queues nothing.
 
-        The prompt is not copied: leave it as it is while the request runs. params: how to sample; none where the model
-        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. images: the
-        patches of those that stand in the prompt, in their order. root: what the request's prefix
-        is apart for beside tokens (a tenant): prefixes are shared under equal roots only. adapter: the name of the one
-        that it asks; none for the model as it is. received: positions of the prompt, not all, that another engine has
-        computed and whose keys and values the executor finds there. parked: not to be queued until `begin` says so.
+        received: positions of the prompt, not all, that another engine has computed and whose keys and values the
+        executor finds there. parked: not to be queued until `begin` says so.
         """
-        if params is not None and not self.has_head:
+        if spec.params != DEFAULT_PARAMS and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
-        params = params or SamplingParams()
-        prompt = token_ids(prompt)
-        encoder = encoder if isinstance(encoder, Features) else tuple(token_ids(encoder))
-        limit = self._bounds.room(prompt, params, encoder)
-        placed = None if images is None else PlacedImages(images, self._bounds.places(prompt, images))
-        number = self.number_of(adapter)
-        root = root_of(root, encoder if images is None else images, self.adapters[adapter] if number else b"")
-        first, *others = self._choices(prompt, params, limit, encoder, root, number, placed)
-        self._next_id += params.n
+        limit = self._bounds.room(spec)
+        placed = None
+        if spec.images is not None:
+            placed = PlacedImages(spec.images, self._bounds.places(spec.prompt, spec.images))
+        number = self.number_of(spec.adapter)
+        read = spec.encoder if spec.images is None else spec.images
+        namespace = namespace_of(spec.cache_salt, read, self.adapters[spec.adapter] if number else b"")
+        first, *others = self._choices(spec, limit, number, namespace, placed)
+        self._next_id += spec.params.n
         self.requests |= {request.id: request for request in (first, *others)}
-        assert 0 <= received < len(prompt), "the last position of a prompt gives its first token"
+        assert 0 <= received < len(spec.prompt), "the last position of a prompt gives its first token"
         first.received = received
         first.children = others  # they start from its pages, once its prompt is computed
         if parked:
@@ -204,16 +190,10 @@ class Engine:
             self.scheduler.add(request)
 
     def _choices(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        limit: int,
-        encoder: tuple[int, ...] | Features,
-        root: bytes,
-        adapter: int,
-        images: PlacedImages | None,
+        self, spec: GenerationRequest, limit: int, adapter: int, cache_namespace: bytes, images: PlacedImages | None
     ) -> list[Request]:
         """A request for each choice. What is said of the prompt itself, the first one says."""
+        prompt, params = spec.prompt, spec.params
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         group, timing = self._next_id, Timing(self.clock())
@@ -222,17 +202,16 @@ class Engine:
             Request(
                 group + choice,
                 group,
+                spec,
                 Tokens(prompt),
-                params,
                 seed,
                 choice,
                 limit,
                 stop_ids,
                 timing,
-                encoder,
                 adapter,
-                root,
-                images=images,
+                cache_namespace,
+                placed_images=images,
                 history=self._history(prompt) if params.uses_history else None,
                 guide=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
@@ -484,7 +463,7 @@ class Engine:
         guide = request.guide
         if guide is None:
             return self._give_up(request, failure.reason)
-        held = request.stop_ids if request.output_length < request.params.min_tokens else ()
+        held = request.stop_ids if request.output_length < request.spec.params.min_tokens else ()
         end = guide.dead_end(held)
         if end is None:
             return self._give_up(request, failure.reason)

@@ -11,6 +11,7 @@ from ridgeline.checkpoint.source import Source
 from ridgeline.engine.bounds import numbered
 from ridgeline.engine.events import Event
 from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_with_threads
@@ -24,16 +25,14 @@ class TextEngine:
     def __init__(self, loaded: Loaded) -> None:
         self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
-    def add(
-        self, prompt: Sequence[int], params: SamplingParams, adapter: str = "", images: Features | None = None
-    ) -> int:
-        """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
-        self.texts.check(params)
-        begun, encoder = self.texts.decoder_prompt(prompt), self.texts.encoder_input(prompt)
-        own = replace(params, stop=()) if params.stop else params
-        request = self.engine.add(begun, own, encoder=encoder, images=images, adapter=adapter)
+    def add(self, spec: GenerationRequest) -> int:
+        """Queue a request, as Engine.add. Its stop strings are the transcript's; its prompt is what an encoder reads,
+        where there is one."""
+        self.texts.check(spec.params)
+        own = self.texts.for_engine(spec)
+        request = self.engine.add(own)
         try:
-            self.transcript.open(request, begun, params)
+            self.transcript.open(request, own.prompt, spec.params, sections=spec.separate_reasoning)
         except BaseException:
             self.engine.abort(request)
             raise
@@ -124,7 +123,8 @@ class LLM:
         try:
             for place, (prompt, own, name) in enumerate(zip(ids, each, adapters, strict=True)):
                 with numbered("prompt", place, len(ids)):
-                    added[self._texts.add(prompt, own, name)] = Completion.empty(prompt, own.n)
+                    request = self._texts.add(GenerationRequest(prompt, own, adapter=name))
+                    added[request] = Completion.empty(prompt, own.n)
             while self.engine.has_work:
                 for event in self._texts.step():
                     added[event.request].take([event])
@@ -143,7 +143,8 @@ class LLM:
         """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
         whose places are in its ids. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
-        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults), adapter, images)
+        ids, own = self.encode(prompt), checked(params or self.loaded.defaults)
+        request = self._texts.add(GenerationRequest(ids, own, adapter=adapter, images=images))
         try:
             while self.engine.has_work:
                 yield from (event for event in self._texts.step() if event.request == request)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.engine.features import Features, PlacedImages
-from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.features import PlacedImages
 from ridgeline.engine.sampling.row import History, PromptLogprob
 
 if TYPE_CHECKING:
+    from ridgeline.engine.generation_request import GenerationRequest
     from ridgeline.engine.guidance import Guide
     from ridgeline.engine.token_rules import RuleGuide
 
@@ -173,32 +173,33 @@ class Request:
     `known` tokens have ids: the prompt, then what was sampled. `computed` of them are in KV memory. The engine's whole
     job is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
 
-    id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample; 1
-    where the model has no head. stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's
-    encoder reads. root: what its KV depends on beside its tokens. running: it holds pages. encoded: a step has been
+    id: also its number of arrival. group: what add() returned, which choices share. spec: the request that add()
+    was given, which says all that does not change; no field of it is copied. limit: most tokens to sample; 1 where
+    the model has no head. stop_ids: tokens that end it. cache_namespace: what its KV depends on beside its tokens:
+    salt, adapter, images and the encoder's input together. running: it holds pages. encoded: a step has been
     planned that puts its encoder's output there. cached: positions it found computed when it began. reached: most
-    positions it had computed when it was preempted. scores: log-probabilities of its prompt's tokens so far, from the
-    second one on; None if nobody waits for them. told: how many of those events have had. hidden: where the model has
-    no head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a form, or to
-    rules. children: further choices of the same prompt, which start from its pages. adapter: the number of the one that
-    it asks, counted from 1; 0 for none. images: those of its prompt. received: positions whose keys and values another
-    engine computed; 0 once it has begun, for a preemption loses them. bare: tokens are all that it gives a step, and
-    all that it wants of one. quiet: below so many computed positions its next step runs its newest token, and the
-    ledger has nothing to do for it.
+    positions it had computed when it was preempted. scores: log-probabilities of its prompt's tokens so far, from
+    the second one on; None if nobody waits for them. told: how many of those events have had. hidden: where the
+    model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a
+    form, or to rules. children: further choices of the same prompt, which start from its pages. adapter: the number
+    that the adapter has in this engine, counted from 1; 0 for none. placed_images: those of its prompt, with the
+    positions at which their rows stand. received: positions whose keys and values another engine computed; 0 once
+    it has begun, for a preemption loses them. bare: tokens are all that it gives a step, and all that it wants of
+    one. quiet: below so many computed positions its next step runs its newest token, and the ledger has nothing to
+    do for it.
     """
 
     id: int
     group: int
+    spec: "GenerationRequest"
     tokens: Tokens
-    params: SamplingParams
     seed: int
     choice: int
     limit: int
     stop_ids: frozenset[int]
     timing: Timing
-    encoder: tuple[int, ...] | Features = ()
     adapter: int = 0
-    root: bytes = b""
+    cache_namespace: bytes = b""
     known: int = 0
     computed: int = 0
     running: bool = False
@@ -214,14 +215,14 @@ class Request:
     told: int = 0
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
-    images: PlacedImages | None = None
+    placed_images: PlacedImages | None = None
     received: int = 0
     bare: bool = field(init=False)
     quiet: int = 0
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)
-        asks = self.encoder or self.adapter or self.images is not None
+        asks = self.spec.encoder or self.adapter or self.placed_images is not None
         self.bare = not asks and self.scores is None and self.hidden is None
 
     @property

@@ -208,7 +208,7 @@ class Scheduler:
 
     def _guessed(self, grants: Mapping[Request, int], guesses: Guesses) -> dict[Request, Sequence[int]]:
         """The guesses that run: those for which budget and pages are left when all others have theirs."""
-        budget = self.limits.tokens - sum(grants.values()) - sum(len(r.encoder) for r in grants if not r.encoded)
+        budget = self.limits.tokens - sum(grants.values()) - sum(len(r.spec.encoder) for r in grants if not r.encoded)
         found: dict[Request, Sequence[int]] = {}
         for request, own in guesses.items():
             count = min(len(own), budget, self.limits.most_of_one - 1)
@@ -224,7 +224,8 @@ class Scheduler:
         nothing of it can wait until there is more, as a prompt's next chunk does."""
         grants: dict[Request, int] = {}
         first = next((request for request in self.waiting if only is None or request in only), None)
-        if first is not None and first.encoder and len(first.encoder) + len(self.running) >= self.limits.tokens:
+        encoder = 0 if first is None else len(first.spec.encoder)
+        if first is not None and encoder and encoder + len(self.running) >= self.limits.tokens:
             self._admit(grants, [first], now)
         return grants
 
@@ -241,7 +242,7 @@ class Scheduler:
         for request in list(islice(waiting, room)):
             if not self._wanted(request):  # no position may be scored any more; others may run before it
                 continue
-            encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
+            encoder = len(request.spec.encoder)  # runs whole in the first step, and takes of its budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
             hit = self.ledger.admit(
@@ -249,7 +250,7 @@ class Scheduler:
                 request.tokens,
                 self.ledger.reserve,
                 encoded=encoder,
-                root=request.root,
+                root=request.cache_namespace,
                 block=request.tokens.block,
                 named=request.prompt_length if request.tokens.block > 1 else 0,
                 find=request.finds,
@@ -325,11 +326,12 @@ class Scheduler:
         if count == 1 and last and output and request.bare:
             request.quiet = self.ledger.quiet_until(request.id)
         item = PlanItem(request.id, start, tokens, pages, first, logits, (), 0, None, request.adapter)
-        if request.encoder:
-            encoder = () if request.encoded else request.encoder
+        if read := request.spec.encoder:
+            encoder = () if request.encoded else read
             request.encoded = True
-            item = structs.replace(item, encoder=encoder, encoded=len(request.encoder))
-        if request.images is not None and (placed := request.images.of_step(start, tokens)) is not None:
+            item = structs.replace(item, encoder=encoder, encoded=len(read))
+        images = request.placed_images
+        if images is not None and (placed := images.of_step(start, tokens)) is not None:
             tokens, encoder = placed
             item = structs.replace(item, tokens=tokens, encoder=encoder, encoded=len(encoder))
         if request.scores is not None:
@@ -344,4 +346,5 @@ class Scheduler:
         first, last = max(start, len(request.scores)), min(end, request.prompt_length - 1)
         if first >= last:
             return None
-        return Scoring(first - start, tuple(request.tokens[first + 1 : last + 1]), request.params.prompt_logprobs or 0)
+        alternatives = request.spec.params.prompt_logprobs or 0
+        return Scoring(first - start, tuple(request.tokens[first + 1 : last + 1]), alternatives)

@@ -1,14 +1,17 @@
 """Texts: a model's side of text. What makes ids of prompts and text of ids, apart from the engine, which knows ids."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.embedding import Embedding, read_embedding
 from ridgeline.checkpoint.source import as_source
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.request import token_ids
 from ridgeline.engine.transcript import Transcript
@@ -17,6 +20,8 @@ from ridgeline.text import ChatTemplates, Tokenizer, read_template, tags_of
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
+
+_EMPTY = "the prompt is empty; give at least one character or one token id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,24 @@ class Texts:
         """What is continued where a prompt has these ids."""
         return self.start or ids
 
-    def encoder_input(self, ids: Sequence[int]) -> Sequence[int]:
-        """What an encoder reads of a prompt with these ids; () where there is none."""
-        return ids if self.start else ()
+    def check_request(self, spec: GenerationRequest) -> None:
+        """Check what is known of a request before the engine has it. Raises ValueError for an empty prompt, and as
+        `check`."""
+        self.check(spec.params)
+        if not spec.prompt:
+            raise ValueError(_EMPTY)
+
+    def for_engine(self, spec: GenerationRequest) -> GenerationRequest:
+        """Return a request as the engine runs it; mostly the same object.
+
+        Where an encoder reads the prompt, the engine gets it as the encoder's input. Stop strings are the transcript's.
+        """
+        changes: dict[str, Any] = {}
+        if self.start:
+            changes = {"prompt": self.start, "encoder": spec.encoder or spec.prompt}
+        if spec.params.stop:
+            changes["params"] = replace(spec.params, stop=())
+        return structs.replace(spec, **changes) if changes else spec
 
     def check(self, params: SamplingParams) -> None:
         """Raises ValueError for what a model of this sort cannot say of a prompt."""
@@ -73,7 +93,7 @@ class Texts:
         text are text. Raises ValueError for an empty prompt, and for a text far longer than the context."""
         ids = prompt if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
-            raise ValueError("the prompt is empty; give at least one character or one token id")
+            raise ValueError(_EMPTY)
         if not isinstance(ids, str):
             return list(ids)
         self.tokenizer.check_length(ids, context)  # megabytes take seconds to encode, and a hundred times their memory

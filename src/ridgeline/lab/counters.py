@@ -8,6 +8,7 @@ from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.bare import bare_engine, engine_around
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.scheduler import Limits
 from ridgeline.lab.experiment import Experiment, Outcome
@@ -49,7 +50,9 @@ def race(tales: Inside) -> tuple[list[Race], list[int], int]:
     while engine.has_work or waiting:
         while waiting and waiting[0][0] <= len(ran):
             _, length, answer = waiting.pop(0)
-            asked = engine.add(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer))
+            asked = engine.add(
+                GenerationRequest(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer))
+            )
             races[asked] = Race()
         for event in engine.step():
             assert event.token is not None
@@ -65,7 +68,7 @@ def race(tales: Inside) -> tuple[list[Race], list[int], int]:
 def alone(tales: Inside, length: int, answer: int) -> list[int]:
     """What a request is given by an engine that serves nobody else, its prompt in one step."""
     engine = bare_engine(tales.model, length + answer + 16)
-    engine.add(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer))
+    engine.add(GenerationRequest(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)))
     events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
     return [event.token.token for event in events if event.token is not None]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.document.panels import Band, Panel, Panels
 from ridgeline.lab.experiment import Experiment, Outcome
@@ -39,7 +39,7 @@ def draw(pipeline: Pipeline, scale: float, steps: int) -> Drawing:
         nonlocal passes
         passes += len(inputs[0])  # a noise level for each pass in the call
 
-    plan = pipeline.plan(Request(PROMPT, steps=steps, guidance=scale, seed=SEED))
+    plan = pipeline.plan(DiffusionRequest(PROMPT, steps=steps, guidance=scale, seed=SEED))
     texts = pipeline.encode(plan)
     handle = pipeline.denoiser.get_submodule("t_embedder").register_forward_hook(count)
     try:

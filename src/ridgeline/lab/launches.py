@@ -15,6 +15,7 @@ from ridgeline.engine import SamplingParams
 from ridgeline.engine.bare import bare_engine
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.ledger import Ledger
 from ridgeline.ops.work import Segment, Work
@@ -43,7 +44,9 @@ def decoding() -> tuple[DecodingRunner, StepRecord, float]:
     """An engine's runner in the middle of an answer, its last decode step, and the usual seconds of a whole step."""
     records = list[StepRecord]()
     engine = bare_engine(load_model("tales"), PROMPT + ANSWER, records.append)
-    engine.add(list(range(PROMPT)), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ANSWER))
+    engine.add(
+        GenerationRequest(list(range(PROMPT)), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ANSWER))
+    )
     while len(records) < ANSWER - 1:
         engine.step()
     runner = engine.executor

@@ -16,6 +16,7 @@ from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.header import data_offset, read_header
 from ridgeline.diffusion.guidance import Guidance, guide
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, weigh
@@ -128,10 +129,10 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
     engine = engine_around(model, layout, limits, prefix_cache=False, on_step=lambda record: works.append(record.work))
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=100)
     for user in range(users):
-        engine.add([user + 1], params)
+        engine.add(GenerationRequest([user + 1], params))
     engine.step()  # all of them have their first token, and read along from now on
     works.clear()
-    long = engine.add([position + 1 for position in range(prompt)], params)
+    long = engine.add(GenerationRequest([position + 1 for position in range(prompt)], params))
     while not any(event.request == long for event in engine.step()):
         pass
     return [work.tokens - users for work in works]
@@ -241,7 +242,7 @@ def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list
     while upcoming or engine.requests:
         while upcoming and upcoming[0][1] <= clock.now:
             place, _ = upcoming.popleft()
-            number = engine.add([place + 2], params)
+            number = engine.add(GenerationRequest([place + 2], params))
             executor.expect(number, 1, lengths[place])
             numbers[number] = place
         plan = engine.plan()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import Loaded, load_engine
@@ -137,16 +138,17 @@ class _Recording:
 
     def _warm_up(self) -> None:
         """Run batches of every size: the first one of a size takes longer. None fills a page, which would be kept."""
+        params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
         for count in range(1, self._scene.limits.requests + 1):
             for _ in range(count):
-                self.engine.add([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))
+                self.engine.add(GenerationRequest([1, 2, 3], params))
             while self.engine.has_work:
                 self.engine.step()
 
     def _add(self, arrival: Arrival) -> None:
         prompt = self._texts.encode(arrival.prompt, self.engine.context)
         params = SamplingParams(temperature=0.8, seed=arrival.step, max_tokens=arrival.output, ignore_eos=True)
-        self._loop.take(Add(0, list(prompt), params))
+        self._loop.take(Add(0, GenerationRequest(prompt, params)))
         self._lengths[max(self.engine.requests)] = [len(prompt), 0, 0]
 
     def _hear(self, message: FromEngine) -> None:

@@ -12,7 +12,7 @@ from ridgeline.diffusion.forecast import Forecaster
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture_file import encode_picture
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.diffusion.strides import counts, seconds_each, strides
 from ridgeline.roofline.device import Device
 
@@ -29,7 +29,7 @@ def recorded_pictures(device: Device, prompts: Sequence[str] = USUAL) -> list[di
     pipeline = load_pipeline(MODEL)
     found = []
     for prompt in prompts:
-        plan = pipeline.plan(Request(prompt, steps=_STEPS, seed=_SEED))
+        plan = pipeline.plan(DiffusionRequest(prompt, steps=_STEPS, seed=_SEED))
         list(strides(pipeline, plan))  # the first of a size takes longer
         events = list(_events(pipeline, plan, device))
         found.append({"model": MODEL, "prompt": prompt, "events": events})

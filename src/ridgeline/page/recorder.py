@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
@@ -119,7 +120,7 @@ def record(
 def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
     """Seconds that a recording takes, from what its prefill and its first decode step take when they are run once."""
     engine, moments = llm.engine, [time.perf_counter()]
-    engine.add(list(ids), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+    engine.add(GenerationRequest(list(ids), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)))
     while engine.has_work:
         engine.step()
         moments.append(time.perf_counter())

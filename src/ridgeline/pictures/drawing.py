@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint import Source, load_vq_autoencoder
 from ridgeline.checkpoint.fill import Progress, to_card
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.models import ModelRefused
@@ -139,7 +140,8 @@ class TokenDrawer:
         Raises ValueError for a picture that failed."""
         params = replace(self.params, max_tokens=plan.tokens)
         numbers = {
-            self.engine.add(plan.prompt, replace(params, seed=plan.seed + image)): image for image in range(plan.images)
+            self.engine.add(GenerationRequest(plan.prompt, replace(params, seed=plan.seed + image))): image
+            for image in range(plan.images)
         }
         written: dict[int, list[int]] = {image: [] for image in numbers.values()}
         try:

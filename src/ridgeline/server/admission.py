@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.service import Live
+from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.settings import ServerSettings
 
 MAX_RETRY_SECONDS = 60
@@ -30,7 +30,7 @@ class Queue:
         self._settings = settings
         self.resize(info)
         self.draining = False
-        self._inside: dict[Live, None] = {}
+        self._inside: dict[InFlightRequest, None] = {}
         self._retry = RetryAfter(clock)
 
     def resize(self, info: EngineInfo) -> None:
@@ -39,25 +39,25 @@ class Queue:
         self.places = info.requests + (4 * info.requests if queued is None else queued)
         self.tokens = 2 * info.capacity * info.replicas if tokens is None else tokens
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         """Count a request in. Raises ApiError: 400 where it asks for more than there are places, 429 where the queue is
         full, 503 where the server is to end."""
         if self.draining:
             raise shutting_down()
-        if live.together > self.places:
+        if (choices := live.generation.choices) > self.places:
             raise invalid(
-                f"{live.together} choices, prompts times n, are asked at once, and this server has places for "
+                f"{choices} choices, prompts times n, are asked at once, and this server has places for "
                 f"{self.places}: ask for fewer at a time, or start it with a larger --max-queued-requests",
                 code="too_many_choices",
             )
-        if live.params.n > self.places - sum(other.params.n for other in self._inside):
+        if live.spec.params.n > self.places - sum(other.spec.params.n for other in self._inside):
             raise self._retry.full("requests", "queue_full")
         waiting = [other.prompt_tokens for other in self._inside if not (other.begun or other.tokens)]
         if waiting and sum(waiting) + live.prompt_tokens > self.tokens:
             raise self._retry.full("prompt tokens", "queue_tokens")
         self._inside[live] = None
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: InFlightRequest) -> None:
         """Count it out."""
         del self._inside[live]
         self._retry.left()

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -19,7 +18,7 @@ from ridgeline.server.api.chunks import Chunks
 from ridgeline.server.api.completions import ROUTE as COMPLETIONS
 from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
-from ridgeline.server.api.generation import Gathered, Generation, gather
+from ridgeline.server.api.generation import Gathered, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.model import ServedModel, no_such_model, served_model
@@ -47,6 +46,7 @@ from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.page import page_routes
 from ridgeline.server.http.sse import EventStream, Outbox
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.speech.vocabulary import SpeechVocabulary
@@ -210,7 +210,7 @@ class Reply(Protocol):
     def chunks(self, generation: Generation, outbox: Outbox) -> Chunks: ...
 
 
-Prepare = Callable[[_Fields, ServedModel, ServerSettings, GrammarCheck], Awaitable[tuple[Generation, Reply]]]
+Prepare = Callable[[_Fields, ServedModel, ServerSettings, GrammarCheck, int], Awaitable[tuple[Generation, Reply]]]
 """Makes a generation of a route's fields, and the reply to it. Raises ApiError."""
 
 
@@ -271,8 +271,8 @@ class Api:
         """Have the engine do what a request asks for, and answer at once or as a stream. Raises ApiError."""
         fields, headers = await self._read(request, kind)
         self._model.check_generates()
-        generation, reply = await prepare(fields, self._model, self._settings, self._grammars)
-        generation = replace(generation, arrived=request.scope[_ARRIVED])
+        arrived: int = request.scope[_ARRIVED]
+        generation, reply = await prepare(fields, self._model, self._settings, self._grammars, arrived)
         headers["x-request-id"] = generation.id
         if not generation.stream:
 

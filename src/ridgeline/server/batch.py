@@ -21,7 +21,8 @@ from ridgeline.server.api.completions import ROUTE as COMPLETIONS
 from ridgeline.server.api.generation import ENGINE_DIED, ENGINE_RESTARTING
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 
 URLS = (CHAT, COMPLETIONS)
@@ -97,10 +98,10 @@ class _Refusal(msgspec.Struct, frozen=True):
 class _Everyone:
     """An admission that turns nobody away: a batch has a window of its own."""
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         """There is room."""
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: InFlightRequest) -> None:
         """There is more."""
 
 

@@ -2,55 +2,19 @@
 
 import asyncio
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, Unpack
+from typing import Protocol
 
-from ridgeline.engine.async_llm import Asked, StepObserver, Take
+from ridgeline.engine.async_llm import StepObserver, Take
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.features import EncoderInput
-from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
-from ridgeline.engine.texts import Prompt, Texts
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError
-
-
-@dataclass(eq=False, slots=True)
-class Live:
-    """A request of the server's while it is there. It has the lengths of its prompt and of its response, no text of
-    them. `params` and `tier` are as long as the client made them: nobody keeps a Live whose request has ended.
-
-    id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
-    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: whether its first
-    step runs or has run. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
-    far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
-    how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
-    adapter: the name of the one that is asked. tier: the service tier that is, as the client spells it. together:
-    choices of all prompts that came in one request with it, which all have to be in the server at once.
-    """
-
-    id: str
-    route: str
-    prompt_tokens: int
-    params: SamplingParams
-    stream: bool
-    arrived: int = field(default_factory=time.perf_counter_ns)
-    request: int | None = None
-    begun: bool = False
-    cached: int = 0
-    tokens: int = 0
-    finishes: list[Finish] = field(default_factory=list)
-    sections: bool = True
-    progress: Callable[[int, int], None] | None = None
-    fail: Callable[[Exception], None] | None = None
-    adapter: str = ""
-    tier: str = ""
-    together: int = 1
+from ridgeline.server.in_flight import InFlightRequest
 
 
 class Engines(Protocol):
@@ -74,7 +38,12 @@ class Engines(Protocol):
     def restarts(self) -> int: ...
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams, take: Take, **asked: Unpack[Asked]
+        self,
+        spec: GenerationRequest,
+        take: Take,
+        *,
+        added: Callable[[int], None] | None = None,
+        begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]: ...
 
     async def inspect(self, question: bytes) -> bytes: ...
@@ -83,37 +52,32 @@ class Engines(Protocol):
 class Observer(Protocol):
     """Who is told of every request: metrics, traces, the record."""
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """There is no room for it. Nothing else is told of it."""
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
-        """It was admitted and goes to the engine. prompt, root: what Service.run was given, not to be kept."""
+    def arrived(self, live: InFlightRequest) -> None:
+        """It was admitted and goes to the engine."""
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """The engine told of it; `live` already counts the event."""
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """It is over; told once. error: what ended it from outside (CancelledError: the client left)."""
 
 
 class Admission(Protocol):
     """Who says whether there is room."""
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: InFlightRequest) -> None:
         """Count a request in. Raises ApiError (429 or 503) where there is no room."""
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: InFlightRequest) -> None:
         """Count it out."""
 
 
 def failed_by_engine(error: BaseException | None) -> bool:
     """Whether a request ended because the engine could not go on; else it was given up, by its client or a limit."""
     return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
-
-
-def apart_for(root: bytes, adapter: str) -> bytes:
-    """What a request's prefix is apart for, its adapter among it."""
-    return adapter.encode() + b"\0" + root if adapter else root
 
 
 class Service:
@@ -135,21 +99,14 @@ class Service:
         self.llm, self.admission, self.observers = llm, admission, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.step_observers: list[StepObserver] = []
-        self.live: dict[str, Live] = {}
-        self.by_request: dict[int, Live] = {}
+        self.live: dict[str, InFlightRequest] = {}
+        self.by_request: dict[int, InFlightRequest] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         llm.observers.append(partial(self.on_loop, self.stepped))
 
-    async def run(
-        self,
-        live: Live,
-        prompt: Sequence[int],
-        take: Callable[[Event], None],
-        root: bytes = b"",
-        encoder: EncoderInput = (),
-    ) -> None:
+    async def run(self, live: InFlightRequest, take: Callable[[Event], None]) -> None:
         """Have a request completed; `take` is told of each event as it comes, and ends the request by raising.
-        Cancelling aborts it. root, encoder: as Engine.add.
+        Cancelling aborts it.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
@@ -160,8 +117,8 @@ class Service:
         try:
             with self.deadlines.held(lambda: not (live.begun or live.tokens), partial(self.end, live)):
                 for observer in self.observers:
-                    observer.arrived(live, prompt, apart_for(root, live.adapter))
-                await self._events(live, prompt, take, root, encoder)
+                    observer.arrived(live)
+                await self._events(live, take)
         except BaseException as error:
             ended = error
             raise
@@ -174,9 +131,7 @@ class Service:
             for observer in self.observers:
                 observer.ended(live, ended)
 
-    async def _events(
-        self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes, encoder: EncoderInput
-    ) -> None:
+    async def _events(self, live: InFlightRequest, take: Callable[[Event], None]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(event: Event | Exception) -> None:
@@ -190,26 +145,18 @@ class Service:
             except Exception as error:  # of whoever takes it, who has then taken the last
                 done.set_exception(error)
             else:
-                if len(live.finishes) == live.params.n:
+                if len(live.finishes) == live.spec.params.n:
                     done.set_result(None)
 
         live.fail = told
-        added = partial(self.on_loop, self._added, live)
-        leave = self.llm.submit(
-            *(prompt, live.params, told),
-            encoder=encoder,
-            root=root,
-            adapter=live.adapter,
-            added=added,
-            begun=partial(self.on_loop, self._begun, live),
-            sections=live.sections,
-        )
+        added, begun = partial(self.on_loop, self._added, live), partial(self.on_loop, self._begun, live)
+        leave = self.llm.submit(live.spec, told, added=added, begun=begun)
         try:
             await done
         finally:
             leave()
 
-    def end(self, live: Live, error: ApiError) -> None:
+    def end(self, live: InFlightRequest, error: ApiError) -> None:
         """Have a request under way end with an error, whatever the engine does."""
         if live.fail is not None:
             live.fail(error)
@@ -219,7 +166,7 @@ class Service:
         for live in list(self.live.values()):
             self.end(live, error)
 
-    def _added(self, live: Live, request: int) -> None:
+    def _added(self, live: InFlightRequest, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
             if live.request is not None:  # the engine that called it so has died, and another has it
                 live.begun = False
@@ -227,7 +174,7 @@ class Service:
                     del self.by_request[live.request]
             live.request, self.by_request[request] = request, live
 
-    def _begun(self, live: Live) -> None:
+    def _begun(self, live: InFlightRequest) -> None:
         live.begun = True
 
     def bind(self) -> asyncio.AbstractEventLoop:
@@ -253,7 +200,7 @@ class Service:
         for observer in self.step_observers:
             observer(report, stats)
 
-    def _admit(self, live: Live) -> None:
+    def _admit(self, live: InFlightRequest) -> None:
         try:
             self.admission.admit(live)
         except ApiError as error:
@@ -261,7 +208,7 @@ class Service:
                 observer.refused(live, error)
             raise
 
-    def _count(self, live: Live, event: Event) -> None:
+    def _count(self, live: InFlightRequest, event: Event) -> None:
         if not live.tokens:  # further choices find the whole prompt
             live.cached = event.cached
         live.tokens += event.token is not None

@@ -13,6 +13,7 @@ from itertools import chain
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.simulate.clock import Clock
@@ -45,7 +46,7 @@ class RecordedRun:
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """As Engine.add."""
-        number = self.engine.add(prompt, params)
+        number = self.engine.add(GenerationRequest(prompt, params))
         self.made[number], self.answers[number] = 0, []
         self._added.append((number, prompt))
         return number

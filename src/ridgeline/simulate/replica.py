@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NamedPrompt
 from ridgeline.engine.scheduler import Limits
@@ -105,7 +106,7 @@ class Replica:
         """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
         engine does."""
         prompt, answer = self._prompts.of(request)
-        number = self.engine.add(prompt, _ASKED, received=received)
+        number = self.engine.add(GenerationRequest(prompt, _ASKED), received=received)
         self.executor.expect(number, len(prompt), request.output, answer)
         self._made[number] = min(request.output, self.engine.requests[number].limit)
         return number

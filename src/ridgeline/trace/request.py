@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.engine.engine import Executor
 from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
@@ -162,7 +163,7 @@ def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -
         ids = subject.encode()
     parts = list(watch.take())
     queued = clock()
-    request = texts.add(ids, params, subject.adapter)
+    request = texts.add(GenerationRequest(ids, params, adapter=subject.adapter))
     try:
         while texts.engine.has_work:
             began = clock()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ridgeline.bench.engine.workload import Workload
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.ops.work import Work
 
 Clock = Callable[[], float]
@@ -79,7 +80,7 @@ def run(engine: Engine, workload: Workload, clock: Clock = time.perf_counter) ->
     ended: list[tuple[float, int]] = []
     plans = []
     start = clock()
-    empty = {engine.add(prompt, params) for prompt, params in asked}
+    empty = {engine.add(GenerationRequest(prompt, params)) for prompt, params in asked}
     filled = 0
     while engine.has_work:
         plan = engine.plan()

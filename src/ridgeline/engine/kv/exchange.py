@@ -29,7 +29,7 @@ class PageExchange:
         """What the full pages of a prompt are found by."""
         prompt, size = request.tokens.prompt, self.ledger.page_size
         keys: list[PageKey] = []
-        extend_keys(keys, prompt, size, len(prompt) // size, request.root)
+        extend_keys(keys, prompt, size, len(prompt) // size, request.cache_namespace)
         return keys
 
     def found(self, keys: list[PageKey], length: int) -> int:

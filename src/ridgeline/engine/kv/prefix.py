@@ -55,15 +55,17 @@ def extend_keys(
         keys.append(PageKey(digest, page))
 
 
-def root_of(root: bytes, encoder: EncoderInput, adapter: bytes = b"") -> bytes:
-    """What a request's keys and values depend on beside its tokens: its encoder's input and the contents of its adapter
-    (a digest, so that no name and no salt spells the same) are part of it."""
-    if adapter:
-        root = _digest(_ADAPTER + adapter + root)
-    if not encoder:
-        return root
-    read = b"features" + encoder.digest if isinstance(encoder, Features) else array("q", encoder).tobytes()
-    return _digest(b"%d %b" % (len(root), root) + read)
+def namespace_of(salt: bytes, read: EncoderInput, adapter: bytes = b"") -> bytes:
+    """Return a name for all that a request's keys and values depend on next to its tokens.
+
+    read: its encoder's input, or its images. adapter: a digest of the adapter's contents, so that no name and no salt
+    spells the same.
+    """
+    namespace = _digest(_ADAPTER + adapter + salt) if adapter else salt
+    if not read:
+        return namespace
+    data = b"features" + read.digest if isinstance(read, Features) else array("q", read).tobytes()
+    return _digest(b"%d %b" % (len(namespace), namespace) + data)
 
 
 def _digest(message: bytes) -> bytes:

@@ -56,7 +56,7 @@ def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[Histor
 
 def _row(request: Request, position: int, history: History | None, guide: AnyGuide) -> SampleRow:
     return SampleRow(
-        request.params,
+        request.spec.params,
         request.seed,
         position,
         request.choice,

@@ -107,14 +107,14 @@ class ModelDrafter:
     def _begun(self, ask: Ask) -> _Followed | None:
         """The request as it is followed, ready to be guessed at; None where it cannot be now."""
         request, most = ask.request, min(ask.most, self._context - ask.request.known)
-        if request.images is not None or most <= 0:
+        if request.placed_images is not None or most <= 0:
             return None
         one = self._followed.get(request.id)
         if one is None:
-            found = self._ledger.admit(request.id, request.tokens, self._ledger.reserve, root=request.root)
+            found = self._ledger.admit(request.id, request.tokens, self._ledger.reserve, root=request.cache_namespace)
             if found is None:
                 return None
-            params = replace(request.params, logprobs=None, prompt_logprobs=None)
+            params = replace(request.spec.params, logprobs=None, prompt_logprobs=None)
             one = _Followed(request, params, list(request.tokens[:found]), found)
             self._followed[request.id] = one
         one.most, one.guesses = most, []

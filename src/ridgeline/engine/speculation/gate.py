@@ -31,7 +31,7 @@ class Gate:
             segments, tokens = list(prompts), 0.0
             for request in decodes:
                 ran = min(count, len(guesses.get(request, ())))
-                segments.append(Segment(1 + ran, request.known + ran, len(request.encoder)))
+                segments.append(Segment(1 + ran, request.known + ran, len(request.spec.encoder)))
                 tokens += expected_tokens(rates[request], ran) if ran else 1.0
             rows = sum(segment.q_len for segment in segments[len(prompts) :]) + len(prompts)
             rate = tokens / self._price.on(self._device, Work.of(segments, self._price.reaches, rows)).expected
@@ -49,6 +49,6 @@ def _prompts(scheduler: Scheduler, decodes: int) -> list[Segment]:
         if room <= 0 or len(segments) + decodes >= scheduler.limits.requests:
             break
         count = min(room, request.known - request.computed, scheduler.limits.most_of_one)
-        segments.append(Segment(count, request.computed + count, len(request.encoder)))
+        segments.append(Segment(count, request.computed + count, len(request.spec.encoder)))
         room -= count
     return segments

@@ -81,7 +81,7 @@ class Speculator:
         missing. A step gives a token more than the guesses that are right."""
         for request in running:
             most = min(self.tokens, request.limit - request.output_length - 1)
-            plain = request.params.rules is None and request.scores is None
+            plain = request.spec.params.rules is None and request.scores is None
             ids = not isinstance(request.tokens.prompt, NamedPrompt)
             if most > 0 and request.output and request.known - request.computed == 1 and plain and ids:
                 yield Ask(request, most)

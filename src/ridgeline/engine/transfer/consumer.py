@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from msgspec import structs
 from torch import Tensor
 
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.generation_request import DEFAULT_PARAMS
 from ridgeline.engine.kv.exchange import PageExchange, Place
 from ridgeline.engine.kv.prefix import PageKey
 from ridgeline.engine.request import Request
@@ -23,7 +25,7 @@ from ridgeline.engine.transfer.peer import Arrived, Down, Heard, Peer, Up
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import Cancel, Declined, Pages, Prefill
-from ridgeline.engine.worker.messages import Add, FromEngine, PeerChanged, Transferred
+from ridgeline.engine.worker.messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
 """Of the bytes of KV memory: those that may be on their way at a time, beside it. One prompt always may."""
@@ -36,7 +38,6 @@ class _Parked:
     asked, when (by the monotonic clock); None before. arrived: what came."""
 
     request: Request
-    add: Add
     keys: list[PageKey]
     have: int
     nbytes: int
@@ -81,7 +82,7 @@ class Consumer:
         self._heard.put((peer, heard))
         self._wake()
 
-    def add(self, request: Request, add: Add) -> None:
+    def add(self, request: Request) -> None:
         """A parked request has come: have its prompt computed elsewhere, or begin it."""
         ledger, length = self._exchange.ledger, request.prompt_length
         most = ledger.findable(length)
@@ -94,7 +95,7 @@ class Consumer:
         if not nbytes:
             self._engine.begin(request.group)
             return
-        self._unasked.append(_Parked(request, add, keys, have, nbytes))
+        self._unasked.append(_Parked(request, keys, have, nbytes))
         self._ask()
 
     def forget(self, group: int) -> None:
@@ -207,12 +208,13 @@ class Consumer:
             if self._staged and self._staged + parked.nbytes > self._most_staged:
                 return
             self._unasked.popleft()
-            peer, ticket, add = min(up, key=lambda each: each.under_way), next(self._tickets), parked.add
+            peer, ticket = min(up, key=lambda each: each.under_way), next(self._tickets)
             parked.peer, parked.asked = peer, time.monotonic()
             peer.under_way += parked.request.prompt_length - parked.have
             self._staged += parked.nbytes
             self._asked[ticket] = parked
-            peer.put(Prefill(ticket, add.prompt, parked.have, add.root, add.encoder, add.adapter))
+            unsampled = structs.replace(parked.request.spec, params=DEFAULT_PARAMS)  # the answer is written here
+            peer.put(Prefill(ticket, parked.have, unsampled))
 
     def _begin(self) -> None:
         """Begin requests whose pages are here, in the order in which they came, as long as there is room for them: what

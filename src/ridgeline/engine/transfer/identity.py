@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
     """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
     format and the sum of each row are taken, however this machine has its rows in memory: every number is read, as the
-    first step reads them. Adapters are not: the names of their pages say which they are (prefix.root_of)."""
+    first step reads them. Adapters are not: the names of their pages say which they are (prefix.namespace_of)."""
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
     adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from msgspec import structs
+
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import TokenEvent, fault
 from ridgeline.engine.kv.exchange import PageExchange
@@ -97,9 +99,7 @@ class Producer:
 
     def _add(self, client: "_Client", prefill: Prefill) -> None:
         try:
-            number = self._engine.add(
-                prefill.prompt, _PARAMS, encoder=prefill.encoder, root=prefill.root, adapter=prefill.adapter
-            )
+            number = self._engine.add(structs.replace(prefill.spec, params=_PARAMS))
         except ValueError as error:
             client.outbox.put(Declined(prefill.ticket, str(error)))
         except Exception as error:  # a fault of ours: who asked hears of it, others go on

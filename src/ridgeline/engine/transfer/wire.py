@@ -19,12 +19,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.transfer.settings import family_of
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.frames import Frames
 
-MAGIC = b"ridgeline kv 1\n\0"
+MAGIC = b"ridgeline kv 2\n\0"
 """The first bytes either way, with the version of all that follows."""
 TICK = 0.25
 """Seconds after which a read that has brought nothing returns."""
@@ -57,15 +57,12 @@ class Probe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
 
 
 class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
-    """Compute a prompt and send its pages. ticket: the consumer's number for it. have: positions whose pages it has.
-    The rest as Engine.add."""
+    """A message to compute a prompt and send its pages. ticket: the consumer's number for it. have: positions whose
+    pages it has. spec: the request, without its sampling parameters."""
 
     ticket: int
-    prompt: list[int]
     have: int
-    root: bytes = b""
-    encoder: list[int] | Features = []
-    adapter: str = ""
+    spec: GenerationRequest
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):

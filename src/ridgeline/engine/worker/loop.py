@@ -111,14 +111,7 @@ class EngineLoop:
 
     def _add(self, add: Add) -> None:
         try:
-            request = self.engine.add(
-                add.prompt,
-                add.params,
-                encoder=add.encoder,
-                root=add.root,
-                adapter=add.adapter,
-                parked=self._consumer is not None,
-            )
+            request = self.engine.add(add.spec, parked=self._consumer is not None)
         except ValueError as error:
             self._tell(Refused(add.ticket, str(error)))
         except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on
@@ -126,7 +119,7 @@ class EngineLoop:
         else:
             self._tell(Added(add.ticket, request))
             if self._consumer is not None:
-                self._consumer.add(self.engine.requests[request], add)
+                self._consumer.add(self.engine.requests[request])
 
     def _inspected(self, asked: Inspect) -> Inspected | Refused:
         try:

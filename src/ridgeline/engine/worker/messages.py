@@ -12,9 +12,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ridgeline.engine.events import Stats, Stop, TokenEvent
-from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.pool import PageState
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS
 
 _REQUESTS = 1 << 40  # numbers that a replica has for its requests: a page reads 2**53 of them exactly
@@ -162,14 +161,10 @@ class Snapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
 
 
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
-    """Queue a request. ticket: the asker's own number for it; the rest as Engine.add."""
+    """A message to queue a request. ticket: the asker's own number for it."""
 
     ticket: int
-    prompt: list[int]
-    params: SamplingParams | None
-    root: bytes = b""
-    encoder: list[int] | Features = []
-    adapter: str = ""
+    spec: GenerationRequest
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice
@@ -12,17 +13,18 @@ from ridgeline.engine.sampling.row import Sampled
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import ChatFields, Conversation
-from ridgeline.server.api.generation import Gathered, Generation, new_id
+from ridgeline.server.api.generation import Gathered, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import PromptScores, TokenNames, chat_logprobs, long_chat_logprobs
 from ridgeline.server.api.messages import read_messages
-from ridgeline.server.api.model import ServedModel, cache_root
+from ridgeline.server.api.model import ServedModel, cache_salt
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
 from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools
 from ridgeline.server.errors import invalid
 from ridgeline.server.event_loop import LONG, beside
 from ridgeline.server.http.sse import Outbox
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, RenderedPrompt
 from ridgeline.text.tools import CallDelta, ToolParser
@@ -95,9 +97,10 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
 
 
 async def chat_generation(
-    fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
+    fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ChatAnswer"]:
-    """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
+    """What a request to this route has the engine do, and how the answer is written. arrived: as
+    GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
@@ -113,12 +116,15 @@ async def chat_generation(
     elif form is not None:
         await grammars.check(form, asked_by)
         params = replace(params, structured_outputs=form)
-    root = cache_root(fields.cache_salt, settings)
-    generation = Generation(
-        *(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [prompt], params, root, fields.stream),
+    spec = GenerationRequest(
+        prompt,
+        params,
         adapter=model.adapter(fields.model),
-        tier=fields.service_tier or "",
+        cache_salt=cache_salt(fields.cache_salt, settings),
+        service_tier=fields.service_tier or "",
+        arrived=arrived,
     )
+    generation = Generation(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [spec], fields.stream)
     return generation, ChatAnswer(fields, model, tools)
 
 
@@ -156,7 +162,7 @@ class ChatAnswer:
     def scores(self, generation: Generation) -> list[PromptScores]:
         """Return an empty `PromptScores` for the prompt, which takes scores as the engine computes them."""
         listed = self.fields.prompt_logprobs is not None
-        return [PromptScores(prompt, self.names, listed=listed, echoed=False) for prompt in generation.prompts]
+        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
@@ -267,4 +273,4 @@ class ChatChunks(Chunks):
         return self._answer.choice(index, "delta", delta, state.take(event), finish)
 
     def first(self) -> dict[str, object]:
-        return self._answer.of_prompt(self.generation.prompts[0], self.scores[0])
+        return self._answer.of_prompt(self.generation.specs[0].prompt, self.scores[0])

@@ -10,11 +10,12 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.server.api.fields import Fields, StreamOptions
-from ridgeline.server.api.generation import Generation, run
+from ridgeline.server.api.generation import run
 from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.obfuscation import obfuscated
-from ridgeline.server.api.usage import timings
+from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.http.sse import DONE, Outbox
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 
 _OPTIONS = StreamOptions()
@@ -51,8 +52,8 @@ class Chunks(ABC):
         """Write a response. kind: OpenAI's name of the object. scores: the token scores of each prompt."""
         self.generation, self.fields, self.outbox = generation, fields, outbox
         self.options = fields.stream_options or _OPTIONS
-        self.usage = generation.usage()
-        self._choices = [ChoiceState() for _ in range(len(generation.prompts) * generation.params.n)]
+        self.usage = Usage(generation.prompt_tokens)
+        self._choices = [ChoiceState() for _ in range(generation.choices)]
         self._unfinished, self._times = len(self._choices), list[Timing]()
         self.scores = scores
         self._begun = False
@@ -71,7 +72,7 @@ class Chunks(ABC):
     def progress(self, prompt: int, before: int, after: int) -> None:
         """How far a prompt has been read, under llama.cpp's names. cache: what was found of it in KV memory."""
         cached = self.usage.cached.setdefault(prompt, before)
-        told = {"total": len(self.generation.prompts[prompt]), "cache": cached, "processed": after}
+        told = {"total": len(self.generation.specs[prompt].prompt), "cache": cached, "processed": after}
         self.put([], {"prompt_progress": {"prompt": prompt, **told}})
 
     def take(self, prompt: int, event: Event) -> None:

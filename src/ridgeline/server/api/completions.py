@@ -4,23 +4,27 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.engine.transcript import continues_prompt
 from ridgeline.server.api.chunks import ChoiceState, Chunks
 from ridgeline.server.api.fields import CompletionFields
-from ridgeline.server.api.generation import Gathered, Generation, new_id
+from ridgeline.server.api.generation import Gathered, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import CompletionLogprobs, PromptScores, TokenNames
-from ridgeline.server.api.model import ServedModel, cache_root
+from ridgeline.server.api.model import ServedModel, cache_salt
 from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
 from ridgeline.server.errors import invalid
 from ridgeline.server.event_loop import slices
 from ridgeline.server.http.sse import Outbox
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import TokenOffsets
 
@@ -30,9 +34,10 @@ DEFAULT_TOKENS = 16
 
 
 async def completion_generation(
-    fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
+    fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "CompletionAnswer"]:
-    """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
+    """What a request to this route has the engine do, and how the answer is written. arrived: as
+    GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
@@ -48,19 +53,17 @@ async def completion_generation(
         params = replace(params, structured_outputs=replace(form, after_reasoning=False))
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = replace(params, prompt_logprobs=fields.logprobs)
-    root = cache_root(fields.cache_salt, settings)
-    generation = Generation(
-        new_id("cmpl-"),
-        model.called(fields.model),
-        ROUTE,
-        prompts,
+    first = GenerationRequest(
+        prompts[0],
         params,
-        root,
-        fields.stream,
-        sections=False,  # the text as the model writes it
         adapter=model.adapter(fields.model),
-        tier=fields.service_tier or "",
+        cache_salt=cache_salt(fields.cache_salt, settings),
+        service_tier=fields.service_tier or "",
+        separate_reasoning=False,  # the text as the model writes it
+        arrived=arrived,
     )
+    specs = [structs.replace(first, prompt=prompt) for prompt in prompts]
+    generation = Generation(new_id("cmpl-"), model.called(fields.model), ROUTE, specs, fields.stream)
     return generation, CompletionAnswer(fields, model)
 
 
@@ -82,7 +85,7 @@ class CompletionAnswer:
     def scores(self, generation: Generation) -> list[PromptScores]:
         """Return an empty `PromptScores` for each prompt, which takes scores as the engine computes them."""
         listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
-        return [PromptScores(prompt, self.names, listed=listed, echoed=echoed) for prompt in generation.prompts]
+        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
@@ -117,7 +120,7 @@ class ChoiceWriter:
     def __init__(self, answer: CompletionAnswer, generation: Generation, index: int, scores: PromptScores) -> None:
         """Write one choice. scores: those of the prompt, which must be complete at the first token or entry."""
         self._fields, self._index, self._scores = answer.fields, index, scores
-        self._prompt = prompt = generation.prompts[index // generation.params.n]
+        self._prompt = prompt = generation.specs[index // generation.params.n].prompt
         self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
         tokenizer, params = answer.model.tokenizer, generation.params
         self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
@@ -194,7 +197,7 @@ class CompletionChunks(Chunks):
         super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
         self._writers = [
             ChoiceWriter(answer, generation, generation.index(index, choice), self.scores[index])
-            for index in range(len(generation.prompts))
+            for index in range(len(generation.specs))
             for choice in range(generation.params.n)
         ]
 

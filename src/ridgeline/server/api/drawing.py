@@ -10,8 +10,7 @@ import msgspec
 
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import InvalidRequest, Plan
-from ridgeline.diffusion.request import Request as Drawing
+from ridgeline.diffusion.request import DiffusionRequest, InvalidRequest, Plan
 from ridgeline.server.errors import invalid
 
 AUTO = "auto"
@@ -67,7 +66,7 @@ def size_of(fields: DrawingFields) -> Size | None:
         raise invalid(str(error), "size") from None
 
 
-def plan_of(drawing: Drawing, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> Plan:
+def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> Plan:
     """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu. names:
     as NAMES."""
     try:

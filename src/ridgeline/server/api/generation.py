@@ -1,23 +1,21 @@
-"""Generation: what one HTTP request has the engine do, and how its events are gathered."""
+"""The completion of all prompts of an HTTP request, and how their events are gathered."""
 
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
-from ridgeline.engine.features import EncoderInput
-from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
 from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import Generation, InFlightRequest
+from ridgeline.server.service import Service
 
 ENGINE_DIED = "engine_died"
 """The code of the error of all who were waiting when the engine's process ended."""
@@ -34,42 +32,6 @@ _MAX_REASON = 200  # characters
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Prompts to be completed, each `params.n` times, for one answer.
-
-    id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
-    separates its prefix cache from others'. encoder: what an encoder reads beside each prompt. sections: whether
-    reasoning is told apart from the answer. arrived, adapter, tier: as Live.
-    """
-
-    id: str
-    model: str
-    route: str
-    prompts: Sequence[Sequence[int]]
-    params: SamplingParams
-    root: bytes = b""
-    stream: bool = False
-    sections: bool = True
-    created: int = field(default_factory=lambda: int(time.time()))
-    arrived: int = field(default_factory=time.perf_counter_ns)
-    encoder: EncoderInput = ()
-    adapter: str = ""
-    tier: str = ""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
-
-    def usage(self) -> Usage:
-        """Counts of its tokens, none of them run so far."""
-        return Usage(self.prompt_tokens)
-
-    def index(self, prompt: int, choice: int) -> int:
-        """The place in the answer of a choice of a prompt."""
-        return prompt * self.params.n + choice
-
-
 def new_id(prefix: str) -> str:
     """An id that nobody can guess. prefix: OpenAI's of this kind; some clients look at it."""
     return f"{prefix}{secrets.token_hex(16)}"
@@ -77,12 +39,12 @@ def new_id(prefix: str) -> str:
 
 async def run(service: Service, generation: Generation, take: Take, progress: Progress | None = None) -> None:
     """Have all prompts completed, telling `take` of every event. Raises ApiError; then all of them are ended."""
-    if len(generation.prompts) == 1:
+    if len(generation.specs) == 1:
         await _run_one(service, generation, 0, take, progress)
         return
     try:
         async with asyncio.TaskGroup() as group:
-            for prompt in range(len(generation.prompts)):
+            for prompt in range(len(generation.specs)):
                 group.create_task(_run_one(service, generation, prompt, take, progress))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
@@ -91,12 +53,7 @@ async def run(service: Service, generation: Generation, take: Take, progress: Pr
 async def _run_one(
     service: Service, generation: Generation, prompt: int, take: Take, progress: Progress | None
 ) -> None:
-    ids = generation.prompts[prompt]
-    name = f"{generation.id}-{prompt}" if prompt else generation.id
-    live = Live(name, generation.route, len(ids), generation.params, generation.stream, generation.arrived)
-    live.adapter, live.tier = generation.adapter, generation.tier
-    live.together = len(generation.prompts) * generation.params.n
-    live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
+    live = InFlightRequest(generation, prompt, progress=partial(progress, prompt) if progress is not None else None)
     begun = False
 
     def told(event: Event) -> None:
@@ -107,7 +64,7 @@ async def _run_one(
         take(prompt, event)
 
     try:
-        await service.run(live, ids, told, generation.root, generation.encoder)
+        await service.run(live, told)
     except EngineRestarting:
         raise engine_restarting() from None
     except EngineDied:
@@ -148,8 +105,8 @@ def engine_restarting() -> ApiError:
 
 @dataclass(slots=True)
 class Gathered:
-    """The whole response: a Completion for each prompt, its token usage, and when it was asked for (as Live). scores:
-    the token scores of each prompt."""
+    """The whole response: a Completion for each prompt, its token usage, and the time at which it was asked for
+    (as GenerationRequest). scores: the token scores of each prompt."""
 
     completions: list[Completion]
     usage: Usage
@@ -167,8 +124,8 @@ class Gathered:
 async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> Gathered:
     """Complete all prompts and return everything at once. scores: they take the scores of each prompt's tokens, if the
     request asks for them. Raises ApiError."""
-    completions = [Completion.empty(ids, generation.params.n) for ids in generation.prompts]
-    usage = generation.usage()
+    completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.specs]
+    usage = Usage(generation.prompt_tokens)
 
     def take(prompt: int, event: Event) -> None:
         if event.prompt_logprobs is not None:

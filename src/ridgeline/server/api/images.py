@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.picture_file import encode_picture
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan
-from ridgeline.diffusion.request import Request as Drawing
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.server.api.drawing import AUTO, DrawingFields, Only, check_only, prompt_of, size_of
 from ridgeline.server.api.generation import new_id
 from ridgeline.server.errors import invalid
@@ -56,7 +55,7 @@ _ONLY: tuple[Only, ...] = (
 )
 
 
-def check_fields(fields: ImageFields) -> Drawing:
+def check_fields(fields: ImageFields) -> DiffusionRequest:
     """What is to be drawn, of fields that go together. Raises ApiError naming the field."""
     check_only(fields, _ONLY)
     prompt = prompt_of(fields)
@@ -69,7 +68,7 @@ def check_fields(fields: ImageFields) -> Drawing:
         raise invalid("progress: it comes in a stream; set stream, or leave it out", "progress")
     if fields.stream and fields.n > 1:
         raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
-    return Drawing(
+    return DiffusionRequest(
         *(prompt, fields.negative_prompt, size_of(fields), fields.num_inference_steps, fields.guidance_scale),
         *(fields.seed, fields.n),
         step_cache=fields.step_cache,

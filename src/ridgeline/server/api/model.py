@@ -146,7 +146,7 @@ def served_model(llm: Engines, settings: ServerSettings, others: Mapping[str, st
     )
 
 
-def cache_root(salt: str | None, settings: ServerSettings) -> bytes:
+def cache_salt(salt: str | None, settings: ServerSettings) -> bytes:
     """What separates the prefix cache of those who share a salt from everybody else's. Raises ApiError."""
     if salt is None:
         return b""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ridgeline.server.api.chat import ChatAnswer, ChatChunks, chat_generation
 from ridgeline.server.api.chunks import Chunks
-from ridgeline.server.api.generation import Gathered, Generation, new_id, run
+from ridgeline.server.api.generation import Gathered, new_id, run
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.model import ServedModel
@@ -14,6 +14,7 @@ from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.response_request import ResponseFields, as_chat, named_as_here
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox, frame
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 
@@ -24,12 +25,12 @@ Emit = Callable[[str, dict[str, object]], None]
 
 
 async def response_generation(
-    fields: ResponseFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
+    fields: ResponseFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ResponseAnswer"]:
     """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
     chat = as_chat(fields, settings)
     try:
-        generation, answer = await chat_generation(chat, model, settings, grammars)
+        generation, answer = await chat_generation(chat, model, settings, grammars, arrived)
     except ApiError as error:
         raise named_as_here(error) from None
     generation = replace(generation, id=new_id("resp_"), route=ROUTE)

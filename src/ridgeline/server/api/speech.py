@@ -6,6 +6,7 @@ A window of a file is a request to the engine like any other: it waits in the qu
 import asyncio
 import io
 import math
+import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -18,14 +19,16 @@ from starlette.responses import Response
 
 from ridgeline.audio.recording import Recording
 from ridgeline.engine.features import Features
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.server.api.generation import Generation, gather, new_id
+from ridgeline.server.api.generation import gather, new_id
 from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.disconnect import unless_gone
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.form import PACKAGE, is_form, read_form
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.speech.formats import as_json, srt, vtt
@@ -122,7 +125,8 @@ class SpeechApi:
 
         async def generate(prompt: list[int], params: SamplingParams, features: Features) -> Completion:
             own = f"{id}-{next(windows)}"
-            generation = Generation(own, self._model.name, route, [prompt], params, encoder=features)
+            spec = GenerationRequest(prompt, params, encoder=features, arrived=time.perf_counter_ns())
+            generation = Generation(own, self._model.name, route, [spec])
             return (await gather(self._service, generation)).completions[0]
 
         transcriber = Transcriber(generate, self._model.tokenizer, vocabulary)

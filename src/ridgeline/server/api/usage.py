@@ -44,9 +44,9 @@ class Usage:
 def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, float | int]:
     """What an answer took, in milliseconds. Several choices and prompts at once are one stretch of time.
 
-    arrived: when the server took the request, as Live. prompt_n and prompt_ms: tokens computed, from the first step to
-    the first token. predicted_n: all tokens of all choices; predicted_ms: from the first token to the last, as
-    llama.cpp counts them. The rates are n / ms.
+    arrived: the time at which the server took the request up, as GenerationRequest. prompt_n and prompt_ms: tokens
+    computed, from the first step to the first token. predicted_n: all tokens of all choices; predicted_ms: from the
+    first token to the last, as llama.cpp counts them. The rates are n / ms.
     """
     cached, output = sum(usage.cached.values()), sum(usage.output.values())
     scheduled = min((time.scheduled for time in times if time.scheduled is not None), default=arrived)

@@ -4,6 +4,7 @@ Of OpenAI's interface, and of the one that Jina and Cohere share.
 """
 
 import base64
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 
 from ridgeline.engine.embedding import check_embeds, check_scores, cut, pair_ids, prompt_text, relevance, text_ids
 from ridgeline.engine.events import Event
-from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.worker.messages import VectorInfo
-from ridgeline.server.api.generation import Generation, new_id, run
+from ridgeline.server.api.generation import new_id, run
 from ridgeline.server.api.model import ServedModel
 from ridgeline.server.api.written import WrittenList
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import beside, slices
+from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
@@ -121,7 +123,9 @@ async def _run(service: Service, model: ServedModel, route: str, prompts: Sequen
             if event.hidden is not None:
                 told[prompt] = event.hidden[0]
 
-        await run(service, Generation(new_id("embd-"), model.name, route, part, SamplingParams()), take)
+        arrived = time.perf_counter_ns()
+        specs = [GenerationRequest(prompt, arrived=arrived) for prompt in part]
+        await run(service, Generation(new_id("embd-"), model.name, route, specs), take)
         found += [told[index] for index in range(len(part))]
     return found
 

@@ -8,8 +8,7 @@ from typing import Literal
 from ridgeline.diffusion.clip_file import FORMATS, FPS, check_format, check_fps
 from ridgeline.diffusion.geometry import Layout
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import Plan
-from ridgeline.diffusion.request import Request as Drawing
+from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.server.api.drawing import NAMES, DrawingFields, plan_of, prompt_of, size_of
 from ridgeline.server.api.generation import new_id
 from ridgeline.server.errors import ApiError, invalid
@@ -160,7 +159,7 @@ def clip_plan(fields: VideoFields, pipeline: Pipeline) -> Plan:
         check_fps(fields.fps)
     except ValueError as error:
         raise invalid(str(error), "fps") from None
-    drawing = Drawing(
+    drawing = DiffusionRequest(
         prompt_of(fields),
         fields.negative_prompt,
         size_of(fields),

@@ -9,16 +9,14 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from typing import Unpack
 
 import msgspec
 
-from ridgeline.engine.async_llm import Asked, AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.texts import Prompt, Texts
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import EngineInfo, StepReport
-from ridgeline.server.service import apart_for
 from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal
 from ridgeline.traffic.trace import TraceRequest
 
@@ -146,15 +144,16 @@ class Fleet:
 
     def submit(
         self,
-        prompt: Prompt,
-        params: SamplingParams,
+        spec: GenerationRequest,
         take: Take,
-        **asked: Unpack[Asked],
+        *,
+        added: Callable[[int], None] | None = None,
+        begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
         once to another if nothing was told of it, and waits for one that is started again where there is none."""
-        ids = self.texts.encode(prompt, self._first.info.context)
-        sent = _Sent(self, ids, params, take, asked, params.n)
+        self.texts.check_request(spec)
+        sent = _Sent(self, spec, take, added, begun)
         if not self._dealt_to():
             raise EngineRestarting("all engines are being started again")
         sent.to(self.choose(sent))
@@ -204,28 +203,26 @@ class _Sent:
     def __init__(
         self,
         fleet: Fleet,
-        prompt: Sequence[int],
-        params: SamplingParams,
+        spec: GenerationRequest,
         take: Take,
-        asked: Asked,
-        unfinished: int,
+        added: Callable[[int], None] | None,
+        begun: Callable[[], None] | None,
     ) -> None:
-        """asked: further arguments of AsyncLLM.submit. unfinished: choices that go on."""
-        self._fleet, self._prompt, self._params, self._take, self._asked = fleet, prompt, params, take, asked
-        self._unfinished = unfinished
+        """The arguments but fleet are as of AsyncLLM.submit."""
+        self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
+        self._unfinished = spec.params.n  # choices that go on
         self._replica: Replica | None = None
         self._leave: Callable[[], None] | None = None
         self._told_of = self._again = False
-        self.load = len(prompt) + REQUEST_TOKENS * unfinished
+        self.load = len(spec.prompt) + REQUEST_TOKENS * self._unfinished
 
     @property
     def request(self) -> TraceRequest:
         """As a router sees it: its length, and a name for its first page and all that this is apart for."""
         page = self._fleet.page_size
-        first = self._prompt[:page]
-        apart = apart_for(self._asked.get("root", b""), self._asked.get("adapter", ""))
-        name = hashlib.blake2b(apart + array("q", first).tobytes(), digest_size=8).hexdigest()
-        return TraceRequest(0, len(self._prompt), 0, (name,) if len(first) == page else (), page)
+        first = self._spec.prompt[:page]
+        name = hashlib.blake2b(self._spec.cache_namespace + array("q", first).tobytes(), digest_size=8).hexdigest()
+        return TraceRequest(0, len(self._spec.prompt), 0, (name,) if len(first) == page else (), page)
 
     def to(self, replica: Replica) -> None:
         """Give it to a replica. Raises as AsyncLLM.submit."""
@@ -233,7 +230,7 @@ class _Sent:
         replica.live[self] = None
         replica.load += self.load
         try:
-            self._leave = replica.llm.submit(self._prompt, self._params, self._told, **self._asked)
+            self._leave = replica.llm.submit(self._spec, self._told, added=self._added, begun=self._begun)
         except BaseException:
             self._over()
             raise

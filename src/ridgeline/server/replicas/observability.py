@@ -2,7 +2,7 @@
 all of them do together."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
 from starlette.requests import Request
@@ -15,8 +15,9 @@ from ridgeline.engine.worker.messages import replica_of
 from ridgeline.server.app import answer
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.sse import EventStream
+from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.replicas.fleet import Fleet, Replica
-from ridgeline.server.service import Live, Service
+from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.families import FLEET_FAMILIES, REPLICA_STATES
 from ridgeline.server.telemetry.live_state import EVENTS, STATE, LiveState
@@ -80,7 +81,7 @@ class Replicas:
         self.metrics: Metrics = FirstMetrics(first.llm, model, fleet, starting, settings.metrics_alias)
         self._of: dict[int, _OfOne] = {0: _OfOne(self.metrics, first, service, settings)}
         self._known = {0: first}
-        self._where: dict[Live, _OfOne] = {}
+        self._where: dict[InFlightRequest, _OfOne] = {}
         service.observers.append(self)
         fleet.changed.append(self._changed)
         self._changed()
@@ -107,33 +108,33 @@ class Replicas:
 
     # -- requests: an Observer ----------------------------------------------------------------------------------------
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Count a request that was refused before it came to a replica."""
         self.metrics.refused(live, error)
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """Nothing: it has no replica yet."""
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """Count an event under the replica that has the request."""
         for observer in self._counting(live).observers:
             observer.event(live, event)
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Count its end under its replica, or under the first one where it came to none."""
         watching = self._counting(live)
         del self._where[live]
         for observer in watching.observers:
             observer.ended(live, error)
 
-    def _counting(self, live: Live) -> _OfOne:
+    def _counting(self, live: InFlightRequest) -> _OfOne:
         """What counts a request: where its first event came from, as nothing is retried after that."""
         found = self._where.get(live)
         if found is None:
             found = self._of[0 if live.request is None else replica_of(live.request)]
             self._where[live] = found
             for observer in found.observers:
-                observer.arrived(live, (), b"")
+                observer.arrived(live)
         return found
 
     # -- a Watching ---------------------------------------------------------------------------------------------------

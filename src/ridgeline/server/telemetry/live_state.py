@@ -22,7 +22,8 @@ from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport, r
 from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame
-from ridgeline.server.service import Live, Service
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import Service
 
 STATE, EVENTS = "/v1/engine/state", "/v1/engine/events"
 FRAME_SECONDS = 0.1
@@ -237,20 +238,20 @@ class _Ends:
     feed: Feed
     replica: int
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """It never came to the engine."""
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """The engine's own state says so."""
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """So it does of tokens."""
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Choices that have no end of their own were given up, or the engine failed."""
         if live.request is None or replica_of(live.request) != self.replica:
             return
-        unfinished = len(live.finishes) < live.params.n
+        unfinished = len(live.finishes) < live.spec.params.n
         ends = {str(finish) for finish in live.finishes} | ({"abort"} if unfinished else set())
         lengths = (live.prompt_tokens, live.cached, live.tokens)
         self.feed.ended(live.request, *lengths, " ".join(sorted(ends)), live.id)

@@ -11,7 +11,8 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.engine.worker.messages import EngineInfo, StepReport, Transferred
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, failed_by_engine
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import failed_by_engine
 from ridgeline.server.telemetry.counts import Counts
 from ridgeline.server.telemetry.families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, Family
 
@@ -59,7 +60,7 @@ class Metrics(Counts):
         makes this counts."""
         super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
         self.llm = llm
-        self._under_way: dict[Live, _Progress] = {}
+        self._under_way: dict[InFlightRequest, _Progress] = {}
         self._before, self._restarts, self._gone = Stats(), 0, False
         self._achieved = _Achieved()
         self._prepare()
@@ -92,15 +93,15 @@ class Metrics(Counts):
 
     # -- requests: an Observer -----------------------------------------------------------------------------------------
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Count it by the error's code, which is one of ours."""
         self._one("admission_rejected", error.code or "other").inc()
 
-    def arrived(self, live: Live, prompt: object, root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """Begin to count it."""
         self._under_way[live] = _Progress(None, {}, {})
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """Count a token, an end, or both."""
         progress, choice = self._under_way[live], event.choice
         if event.token is not None:
@@ -124,30 +125,30 @@ class Metrics(Counts):
             observe_often(self._between, gap * NANOSECONDS, count)
         self._gaps.clear()
 
-    def _first_token(self, live: Live, progress: _Progress, event: Event) -> None:
+    def _first_token(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
         progress.first[event.choice] = event.at
         if progress.timing is not None:
             return  # another choice has told of the prompt
-        self._one("time_to_first_token_seconds").observe((event.at - live.arrived) * NANOSECONDS)
+        self._one("time_to_first_token_seconds").observe((event.at - live.spec.arrived) * NANOSECONDS)
         self._prompt(live, progress, event)
 
-    def _only_prompt(self, live: Live, progress: _Progress, event: Event) -> None:
+    def _only_prompt(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
         """Count the prompt of a request that ends without a token."""
         progress.last[event.choice] = event.at
         self._prompt(live, progress, event)
 
-    def _prompt(self, live: Live, progress: _Progress, event: Event) -> None:
+    def _prompt(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
         progress.timing = event.timing
         self._one("prompt_tokens").inc(live.prompt_tokens)
-        if live.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
+        if live.spec.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
             self._one("prefix_cache_queries").inc(live.prompt_tokens)
             self._one("prefix_cache_hits").inc(live.cached)
 
-    def _embedded(self, live: Live, event: Event) -> None:
+    def _embedded(self, live: InFlightRequest, event: Event) -> None:
         """A text became a vector: there are no tokens to wait for, and what it took is what it waited and ran."""
         timing = event.timing
         self._one("prompt_tokens").inc(live.prompt_tokens)
-        self._one("e2e_request_latency_seconds").observe((event.at - live.arrived) * NANOSECONDS)
+        self._one("e2e_request_latency_seconds").observe((event.at - live.spec.arrived) * NANOSECONDS)
         if timing is not None and timing.scheduled is not None:
             self._one("request_queue_time_seconds").observe((timing.scheduled - timing.arrived) * NANOSECONDS)
             self._one("request_inference_time_seconds").observe((event.at - timing.scheduled) * NANOSECONDS)
@@ -164,10 +165,10 @@ class Metrics(Counts):
             seconds = (progress.last[event.choice] - first) * NANOSECONDS
             self._one("request_time_per_output_token_seconds").observe(seconds / (tokens - 1))
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Count how long it took, or where it was given up."""
         progress = self._under_way.pop(live)
-        missing = live.params.n - len(live.finishes)
+        missing = live.spec.params.n - len(live.finishes)
         if isinstance(error, ValueError):
             return  # it could not run, and did not
         if missing and failed_by_engine(error):
@@ -180,20 +181,20 @@ class Metrics(Counts):
         if not {Finish.STOP, Finish.LENGTH}.issuperset(live.finishes):
             return
         self._one("request_prompt_tokens").observe(live.prompt_tokens)
-        self._one("request_params_n").observe(live.params.n)
-        if live.params.max_tokens is not None:
-            self._one("request_params_max_tokens").observe(live.params.max_tokens)
+        self._one("request_params_n").observe(live.spec.params.n)
+        if live.spec.params.max_tokens is not None:
+            self._one("request_params_max_tokens").observe(live.spec.params.max_tokens)
         self._one("request_max_num_generation_tokens").observe(progress.longest)
         self._times(live, progress)
 
-    def _times(self, live: Live, progress: _Progress) -> None:
+    def _times(self, live: InFlightRequest, progress: _Progress) -> None:
         """Observe the parts of a request's time, if its prompt was computed."""
         timing = progress.timing
         if timing is None or timing.scheduled is None or timing.first_token is None:
             return
         last = max(progress.last.values())
         for name, start, end in (
-            ("e2e_request_latency_seconds", live.arrived, last),
+            ("e2e_request_latency_seconds", live.spec.arrived, last),
             ("request_queue_time_seconds", timing.arrived, timing.scheduled),
             ("request_prefill_time_seconds", timing.scheduled, timing.first_token),
             ("request_decode_time_seconds", timing.first_token, last),
@@ -276,7 +277,7 @@ def phase_of(report: StepReport) -> str:
     return "mixed" if min(item[3] for item in report.items) == 1 else "prefill"
 
 
-def stage_of(live: Live) -> str:
+def stage_of(live: InFlightRequest) -> str:
     """How far a request has come."""
     if live.tokens:
         return "decode"

@@ -25,7 +25,8 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.engine.worker.messages import EngineInfo, StepReport, replica_of
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, failed_by_engine
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import failed_by_engine
 from ridgeline.traffic.slo import MAX_CLASSES
 
 _ORDINARY = ("", "auto", "default")
@@ -52,7 +53,7 @@ class Recorder:
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
         self._at = now
         self._pending: deque[_Pending] = deque()
-        self._open: dict[Live, _Pending] = {}
+        self._open: dict[InFlightRequest, _Pending] = {}
         self._classes: set[str] = set()
         self._lines = _Lines(_create(path), path)
         self._lines.write(
@@ -70,15 +71,17 @@ class Recorder:
             }
         )
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """A line of its own kind: it is no traffic that the engine had, but load that was offered."""
-        self._lines.write({"kind": "refused", "at": self._seconds(live.arrived), "input": live.prompt_tokens})
+        self._lines.write({"kind": "refused", "at": self._seconds(live.spec.arrived), "input": live.prompt_tokens})
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """Name its pages; its line comes with its end."""
-        params, names = live.params, _Names(self._key, self._page, root)
-        names.extend(prompt)
-        self._at = max(self._at, live.arrived)  # one whose prompt took long to read comes after those that overtook it
+        params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
+        names.extend(live.spec.prompt)
+        self._at = max(
+            self._at, live.spec.arrived
+        )  # one whose prompt took long to read comes after those that overtook it
         line = {
             "kind": "request",
             "at": self._seconds(self._at),
@@ -89,20 +92,20 @@ class Recorder:
             "n": params.n,
             "max_tokens": params.max_tokens,
             "temperature": params.temperature,
-            "stream": live.stream,
-            **self._class(live.tier),
+            "stream": live.generation.stream,
+            **self._class(live.spec.service_tier),
         }
         self._open[live] = pending = _Pending(line, names)
         self._pending.append(pending)
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """Say when the engine had it: after its text was read, and after the step that ran then. Tokens are counted by
         the request itself; those of an only answer go on with the pages, for the next prompt of a conversation has
         them."""
         pending = self._open[live]
         if pending.line["queued"] is None and event.timing is not None:
             pending.line["queued"] = self._seconds(event.timing.arrived)
-        if event.token is not None and live.params.n == 1:
+        if event.token is not None and live.spec.params.n == 1:
             pending.names.extend((event.token.token,))
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
@@ -138,10 +141,10 @@ class Recorder:
         replica = replica_of(report.items[0][0]) if report.items else 0
         return {"replica": replica} if replica else {}
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Write it, and those that waited for it."""
         pending = self._open.pop(live)
-        whole = len(live.finishes) == live.params.n and Finish.ERROR not in live.finishes
+        whole = len(live.finishes) == live.spec.params.n and Finish.ERROR not in live.finishes
         finish = str(live.finishes[-1]) if whole else "error" if failed_by_engine(error) else "abort"
         pending.line |= {"output": live.tokens, "cached": live.cached, "finish": finish}
         pending.ended = True

@@ -2,7 +2,6 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,7 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.engine.worker.priced import PricedSteps
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live
+from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.telemetry.metrics import Watched
 
 _RECENT = 1000  # requests that the hit rate is of
@@ -53,19 +52,19 @@ class Throughput:
             how = "" if info.calibrated or self._priced else " (not calibrated: ridgeline calibrate)"
             logger.info(f"Predicted step times are those of {info.device}{how}")
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """No work of the engine's."""
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """Nothing has run of it."""
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """With the first token its prompt counts."""
         if live.tokens == 1 and event.token is not None:
             self._interval.prompt += live.prompt_tokens
             self._found.append((live.prompt_tokens, live.cached))
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Its tokens have counted."""
 
     def stepped(self, report: StepReport, stats: Stats) -> None:

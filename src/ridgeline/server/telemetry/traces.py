@@ -4,7 +4,6 @@ Those under way are kept whole up to a number of steps; those that ended are kep
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +12,8 @@ from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.engine.worker.priced import PricedSteps
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, Service, failed_by_engine
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.service import Service, failed_by_engine
 
 _MAX_STEPS = 4096  # rows of a ledger; what comes after is in its sums
 _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
@@ -57,18 +57,18 @@ class _Figures(NamedTuple):
     arrived: int
 
     @classmethod
-    def of(cls, live: Live) -> "_Figures":
+    def of(cls, live: InFlightRequest) -> "_Figures":
         """Return the figures of a request as they are now."""
         return cls(
             id=live.id,
-            route=live.route,
-            stream=live.stream,
-            choices=live.params.n,
+            route=live.generation.route,
+            stream=live.generation.stream,
+            choices=live.spec.params.n,
             prompt_tokens=live.prompt_tokens,
             cached=live.cached,
             tokens=live.tokens,
             finishes=tuple(live.finishes),
-            arrived=live.arrived,
+            arrived=live.spec.arrived,
         )
 
 
@@ -77,7 +77,7 @@ class _Trace:
     """One request: itself while it is under way, its figures when it has ended. steps: that it was in, which took
     `seconds`. first, last: when its first and newest token came."""
 
-    request: Live | _Figures
+    request: InFlightRequest | _Figures
     rows: list[_Row] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
@@ -102,14 +102,14 @@ class Traces:
         self._ended: OrderedDict[str, _Trace] = OrderedDict()
         self._held = 0
 
-    def refused(self, live: Live, error: ApiError) -> None:
+    def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Nothing ran."""
 
-    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+    def arrived(self, live: InFlightRequest) -> None:
         """Begin its ledger."""
         self._under_way[live.id] = _Trace(live)
 
-    def event(self, live: Live, event: Event) -> None:
+    def event(self, live: InFlightRequest, event: Event) -> None:
         """Note when it came."""
         trace = self._under_way[live.id]
         if event.token is None and event.finish is None and event.hidden is None:
@@ -136,7 +136,7 @@ class Traces:
             if len(trace.rows) < _MAX_STEPS:
                 trace.rows.append(_Row(step, choice, start, start + count))
 
-    def ended(self, live: Live, error: BaseException | None) -> None:
+    def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Keep its trace, and forget the oldest ones that do not fit any more."""
         trace = self._under_way.pop(live.id)
         trace.outcome = _outcome(live, error)
@@ -161,10 +161,10 @@ def _add(trace: _Trace, step: _Step) -> None:
     trace.priced.add(step.seconds, step.predicted, step.floor)
 
 
-def _outcome(live: Live, error: BaseException | None) -> str:
+def _outcome(live: InFlightRequest, error: BaseException | None) -> str:
     if Finish.ERROR in live.finishes:
         return "failed"
-    if len(live.finishes) == live.params.n:
+    if len(live.finishes) == live.spec.params.n:
         return "finished"
     return "failed" if failed_by_engine(error) else "aborted"
 
