@@ -14,6 +14,7 @@ from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent, fault
+from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.features import EncoderInput, Features, PlacedImages
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import root_of
@@ -23,7 +24,6 @@ from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFai
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.engine.suspects import Suspects
 from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
 from ridgeline.ops.work import TOKENS, Reach
@@ -112,7 +112,7 @@ class Engine:
         self.parked: dict[int, Request] = {}
         """Of requests that were added and wait to be begun the first choice, by their ids."""
         self._next_id = 1
-        self._suspects = Suspects()
+        self._isolation = FailureIsolation()
         self._output_tokens = self._dropped_tokens = 0
         self._guiding = 0  # nanoseconds
         self._ended: dict[tuple[int, int], int] = {}  # tokens of the choices that ended with the last step
@@ -298,7 +298,7 @@ class Engine:
         request.finish, request.error = finish, error
         request.timing = replace(request.timing, finished=now)
         self.scheduler.release(request)
-        self._suspects.forget(request)
+        self._isolation.forget(request)
         if self.parked.get(request.group) is request:
             del self.parked[request.group]
         if self.speculator is not None:
@@ -334,8 +334,8 @@ class Engine:
     def plan(self) -> StepPlan | None:
         """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
         now = self.clock()
-        if self._suspects:
-            return self._suspects.schedule(self.scheduler, now)
+        if self._isolation:
+            return self._isolation.schedule(self.scheduler, now)
         if self.speculator is None:
             return self.scheduler.schedule(now)
         return self.scheduler.schedule(now, guesses=self.speculator.guesses(self.scheduler))
@@ -375,8 +375,8 @@ class Engine:
                 self._accept(request, item, outcome, now, events)
         self._output_tokens += quiet
         self.scheduler.computed_tokens += quiet
-        if self._suspects:
-            self._suspects.clear()
+        if self._isolation:
+            self._isolation.clear()
         return events
 
     def _accept(
@@ -472,7 +472,7 @@ class Engine:
         self.scheduler.undo(plan)
         ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
         if len(plan.items) > 1:
-            self._suspects.accuse(ends, error)
+            self._isolation.accuse(ends, error)
             return []
         refused = out_of_memory(error)
         reason = refused or fault(error)

@@ -7,10 +7,10 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.step_plan import StepPlan
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ridgeline.engine.suspects")  # documented: log filters may know it by this name
 
 
-class Suspects:
+class FailureIsolation:
     """Requests of a step that failed, and how far each has to get by itself to be cleared."""
 
     def __init__(self) -> None:
