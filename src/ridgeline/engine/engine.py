@@ -112,7 +112,7 @@ class Engine:
         self.parked: dict[int, Request] = {}
         """Of requests that were added and wait to be begun the first choice, by their ids."""
         self._next_id = 1
-        self._isolation = FailureIsolation()
+        self._isolation = FailureIsolation(self.scheduler)
         self._output_tokens = self._dropped_tokens = 0
         self._guiding = 0  # nanoseconds
         self._ended: dict[tuple[int, int], int] = {}  # tokens of the choices that ended with the last step
@@ -298,7 +298,6 @@ class Engine:
         request.finish, request.error = finish, error
         request.timing = replace(request.timing, finished=now)
         self.scheduler.release(request)
-        self._isolation.forget(request)
         if self.parked.get(request.group) is request:
             del self.parked[request.group]
         if self.speculator is not None:
@@ -334,8 +333,8 @@ class Engine:
     def plan(self) -> StepPlan | None:
         """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
         now = self.clock()
-        if self._isolation:
-            return self._isolation.schedule(self.scheduler, now)
+        if self._isolation.active:
+            return self._isolation.schedule(now)
         if self.speculator is None:
             return self.scheduler.schedule(now)
         return self.scheduler.schedule(now, guesses=self.speculator.guesses(self.scheduler))
@@ -375,8 +374,7 @@ class Engine:
                 self._accept(request, item, outcome, now, events)
         self._output_tokens += quiet
         self.scheduler.computed_tokens += quiet
-        if self._isolation:
-            self._isolation.clear()
+        self._isolation.clear()
         return events
 
     def _accept(
@@ -469,14 +467,11 @@ class Engine:
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
         by running them one at a time."""
-        self.scheduler.undo(plan)
-        ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
-        if len(plan.items) > 1:
-            self._isolation.accuse(ends, error)
+        blamed = self._isolation.isolate(plan, self.requests, error)
+        if blamed is None:
             return []
         refused = out_of_memory(error)
-        reason = refused or fault(error)
-        given_up = [event for request in ends for event in self._give_up(request, reason)]
+        given_up = self._give_up(blamed, refused or fault(error))
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
 
     def _end_without_token(self, request: Request, failure: RowFailure) -> list[TokenEvent]:
