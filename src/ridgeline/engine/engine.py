@@ -351,29 +351,19 @@ class Engine:
         """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
         to requests that have ended since it was made is dropped."""
         now, events = self.clock(), list[TokenEvent]()
-        requests, unguessed, quiet = self.requests, self.speculator is None, 0
         self._ended.clear()
         self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
-        for item, outcome in _of_items(plan, outcomes):
-            request = requests.get(item.request)
-            if request is None:
-                continue
-            if request.computed < request.quiet and isinstance(outcome, Sampled) and unguessed:  # as nearly all are
-                quiet += 1
-                finish = request.append(outcome.token)
-                request.computed += 1
-                if request.computed == request.quiet:
-                    self.scheduler.settle_pages(request)
-                if finish is None:
-                    events.append(
-                        TokenEvent(request.group, request.choice, outcome, now, request.cached, request.timing)
-                    )
-                else:
-                    self._end(request, finish, outcome, now, events)
-            else:
-                self._accept(request, item, outcome, now, events)
-        self._output_tokens += quiet
-        self.scheduler.computed_tokens += quiet
+        given = _of_items(plan, outcomes)
+        if self.speculator is None:
+            fast = self.scheduler.fast_path.accept(
+                given, self.requests, now, events, general=self._accept, end=self._end
+            )
+            self._output_tokens += fast
+            self.scheduler.computed_tokens += fast
+        else:  # which has to hear of every token
+            for item, outcome in given:
+                if item.request in self.requests:
+                    self._accept(self.requests[item.request], item, outcome, now, events)
         self._isolation.clear()
         return events
 
