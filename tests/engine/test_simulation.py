@@ -122,6 +122,8 @@ def test_the_bookkeeping_imports_without_torch() -> None:
         "result",
         "params",
         "failure_isolation",
+        "decode_fast_path",
+        "outcomes",
         "kv.ledger",
     )
     code = "\n".join(f"import ridgeline.engine.{name}" for name in modules)
