@@ -6,6 +6,7 @@ token after it.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ import torch
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
+from ridgeline.engine.runner import verified
+from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec
@@ -65,7 +67,7 @@ class NullExecutor:
         self.computed = 0
         self.lost = 0  # positions of tables that were given anew
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         try:
             self.check(plan, rows)
             return self._execute(plan)
@@ -79,7 +81,7 @@ class NullExecutor:
         for item, row in zip(owners, rows, strict=True):
             assert row.position == item.start + len(item.tokens), "a row is told a wrong position"
 
-    def _execute(self, plan: StepPlan) -> Sequence[Sampled | RowFailure]:
+    def _execute(self, plan: StepPlan) -> Sequence[Outcome]:
         for request in plan.forget:
             self.tables.pop(request, None)
         for item in plan.items:
@@ -134,6 +136,27 @@ class NullExecutor:
         size = self.page_size
         for page in ledger.pool.free_pages:
             self.states[page * size : (page + 1) * size] = [None] * size
+
+
+class VerifyingExecutor(NullExecutor):
+    """A null model that verifies guesses at next tokens, as the runner does."""
+
+    def check(self, plan: StepPlan, rows: Sequence[SampleRow]) -> None:
+        assert plan.items
+        positions = [item.start + offset + 1 for item in plan.items for offset in item.logits]
+        assert [row.position for row in rows] == positions, "a row is told a wrong position"
+
+    def _execute(self, plan: StepPlan) -> Sequence[Outcome]:
+        sampled = iter(super()._execute(plan))
+        outcomes: list[Outcome] = []
+        for item in plan.items:
+            if not item.logits:
+                continue
+            outcome = verified(item, list(islice(sampled, len(item.logits))))
+            if not isinstance(outcome, Sampled | RowFailure):  # what was computed after a wrong guess is overwritten
+                self.ends[item.request] = item.start + len(outcome)
+            outcomes.append(outcome)
+        return outcomes
 
 
 Kind = int | Reach | StateSpec | None

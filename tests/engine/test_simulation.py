@@ -118,7 +118,19 @@ def shape(plan: StepPlan) -> object:
 
 
 def test_the_bookkeeping_imports_without_torch() -> None:
-    modules = ("scheduler", "engine", "step_plan", "request", "events", "result", "params", "suspects", "kv.ledger")
+    modules = (
+        "scheduler",
+        "engine",
+        "step_plan",
+        "request",
+        "events",
+        "result",
+        "params",
+        "failure_isolation",
+        "decode_fast_path",
+        "outcomes",
+        "kv.ledger",
+    )
     code = "\n".join(f"import ridgeline.engine.{name}" for name in modules)
     code += "\nimport sys\nprint(sorted({'torch', 'tokenizers', 'transformers'} & sys.modules.keys()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,26 +5,25 @@ A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a tra
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent, fault
+from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.features import PlacedImages
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import namespace_of
+from ridgeline.engine.outcomes import OutcomeProcessor
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing, Tokens
-from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
+from ridgeline.engine.sampling.row import History, Outcome, SampleRow
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
-from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.engine.suspects import Suspects
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
 from ridgeline.ops.work import TOKENS, Reach
@@ -98,7 +97,7 @@ class Engine:
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         self.encoder_width, self.encoder_context = encoder_width, encoder_context
-        self.guides, self.speculator = guides, speculator
+        self.guides = guides
         self.pooled = pooled
         self.adapters = dict(adapters or {})
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
@@ -113,15 +112,23 @@ class Engine:
         self.parked: dict[int, Request] = {}
         """Of requests that were added and wait to be begun the first choice, by their ids."""
         self._next_id = 1
-        self._suspects = Suspects()
-        self._output_tokens = self._dropped_tokens = 0
+        self._isolation = FailureIsolation(self.scheduler)
+        self._outcomes = OutcomeProcessor(self.requests, self.parked, self.scheduler, speculator)
         self._guiding = 0  # nanoseconds
-        self._ended: dict[tuple[int, int], int] = {}  # tokens of the choices that ended with the last step
 
     @property
     def has_work(self) -> bool:
         """Whether a step would have something to do."""
         return bool(self.scheduler.running or self.scheduler.waiting)
+
+    @property
+    def speculator(self) -> "Speculator | None":
+        """The source of guesses at next tokens; None if nothing is guessed. It may change between two steps."""
+        return self._outcomes.speculator
+
+    @speculator.setter
+    def speculator(self, speculator: "Speculator | None") -> None:
+        self._outcomes.speculator = speculator
 
     @property
     def stats(self) -> Stats:
@@ -134,8 +141,8 @@ class Engine:
             steps=scheduler.steps,
             computed_tokens=scheduler.computed_tokens,
             reused_tokens=scheduler.reused_tokens,
-            output_tokens=self._output_tokens,
-            dropped_tokens=self._dropped_tokens,
+            output_tokens=self._outcomes.output_tokens,
+            dropped_tokens=self._outcomes.dropped_tokens,
             preemptions=scheduler.preemptions,
             wasted_tokens=scheduler.wasted_tokens,
             held_pages=pool.size - pool.available,
@@ -253,40 +260,16 @@ class Engine:
         """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""
         now = self.clock()
         choices = [r for r in self.requests.values() if r.group == group]
-        return [self._finish(request, Finish.ABORT, now) for request in choices]
+        return [self._outcomes.finish(request, Finish.ABORT, now) for request in choices]
 
     def stop(self, group: int, choice: int, kept: int) -> list[TokenEvent]:
         """End one choice, whose text says that only its first `kept` tokens count. One that has ended is no error.
 
         Those past them are counted as dropped, as long as no further step was accepted since a choice ended by itself.
         """
-        ended = self._ended.pop((group, choice), None)
-        if ended is not None:
-            self._dropped_tokens += ended - kept
+        self._outcomes.drop(group, choice, kept)
         request = self.requests.get(group + choice)
-        if request is None:
-            return []
-        assert 0 < kept <= request.output_length, f"{kept} of {request.output_length} tokens are to be kept"
-        self._dropped_tokens += request.output_length - kept
-        return [self._finish(request, Finish.STOP, self.clock())]
-
-    def _finish(
-        self, request: Request, finish: Finish, now: int, error: str | None = None, token: Sampled | None = None
-    ) -> TokenEvent:
-        """The only end of a request: its memory is released."""
-        request.finish, request.error = finish, error
-        request.timing = replace(request.timing, finished=now)
-        self.scheduler.release(request)
-        self._suspects.forget(request)
-        if self.parked.get(request.group) is request:
-            del self.parked[request.group]
-        if self.speculator is not None:
-            self.speculator.forget(request)
-        del self.requests[request.id]
-        scores = request.told_scores(last=True) if finish in (Finish.STOP, Finish.LENGTH) else None
-        return TokenEvent(
-            request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
-        )
+        return [] if request is None else [self._outcomes.finish(request, Finish.STOP, self.clock())]
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -313,11 +296,11 @@ class Engine:
     def plan(self) -> StepPlan | None:
         """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
         now = self.clock()
-        if self._suspects:
-            return self._suspects.schedule(self.scheduler, now)
-        if self.speculator is None:
+        if self._isolation.active:
+            return self._isolation.schedule(now)
+        if (speculator := self.speculator) is None:
             return self.scheduler.schedule(now)
-        return self.scheduler.schedule(now, guesses=self.speculator.guesses(self.scheduler))
+        return self.scheduler.schedule(now, guesses=speculator.guesses(self.scheduler))
 
     def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
         """What the sampler has to know about the plan's logit rows; where there is no head, nothing is sampled."""
@@ -330,154 +313,18 @@ class Engine:
     def accept(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> list[TokenEvent]:
         """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
         to requests that have ended since it was made is dropped."""
-        now, events = self.clock(), list[TokenEvent]()
-        requests, unguessed, quiet = self.requests, self.speculator is None, 0
-        self._ended.clear()
+        now = self.clock()
         self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
-        for item, outcome in _of_items(plan, outcomes):
-            request = requests.get(item.request)
-            if request is None:
-                continue
-            if request.computed < request.quiet and isinstance(outcome, Sampled) and unguessed:  # as nearly all are
-                quiet += 1
-                finish = request.append(outcome.token)
-                request.computed += 1
-                if request.computed == request.quiet:
-                    self.scheduler.settle_pages(request)
-                if finish is None:
-                    events.append(
-                        TokenEvent(request.group, request.choice, outcome, now, request.cached, request.timing)
-                    )
-                else:
-                    self._end(request, finish, outcome, now, events)
-            else:
-                self._accept(request, item, outcome, now, events)
-        self._output_tokens += quiet
-        self.scheduler.computed_tokens += quiet
-        if self._suspects:
-            self._suspects.clear()
+        events = self._outcomes.take(plan, outcomes, now)
+        self._isolation.clear()
         return events
-
-    def _accept(
-        self, request: Request, item: PlanItem, outcome: Outcome | None, now: int, events: list[TokenEvent]
-    ) -> None:
-        """Take what an item gave, whatever that is."""
-        if isinstance(outcome, Scored):
-            if request.scores is not None:
-                request.scores += outcome.scores
-            outcome = outcome.sampled
-            if outcome is None and request.scores is not None:
-                events.append(self._scored(request, now))
-        if outcome is None:
-            self.scheduler.settle(request, item)
-            if request.computed == request.known:
-                self._end_prompt(request, now, events)
-        elif isinstance(outcome, RowFailure):
-            events += self._end_without_token(request, outcome)
-        elif isinstance(outcome, HiddenStates):
-            self._take_hidden(request, item, outcome, now, events)
-        else:
-            self._take(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
-
-    def _take(
-        self, request: Request, item: PlanItem, sampled: Sequence[Sampled], now: int, events: list[TokenEvent]
-    ) -> None:
-        """Take sampled tokens, at least one, up to one that ends the request."""
-        if request.timing.first_token is None:
-            request.timing = replace(request.timing, first_token=now)
-        if self.speculator is not None:
-            self.speculator.verified(request, len(item.logits) - 1, [one.token for one in sampled])
-        finish, known = None, request.known
-        for one in sampled:
-            finish = request.append(one.token)
-            if finish is not None:
-                self._dropped_tokens += len(sampled) - (request.known - known)
-                break
-            events.append(self._told(request, one, now))
-        self._output_tokens += request.known - known
-        self.scheduler.settle(request, item)
-        self._start_children(request, now)
-        if finish is not None:
-            self._end(request, finish, one, now, events)
-
-    def _start_children(self, request: Request, now: int) -> None:
-        """Start the further choices from the pages of the prompt, which are computed."""
-        for child in request.children:
-            self.scheduler.fork(request, child, now)
-        request.children = []
-
-    def _end_prompt(self, request: Request, now: int, events: list[TokenEvent]) -> None:
-        """End a request whose prompt is computed and that wants no token."""
-        assert not request.limit, "a request that has computed all it knows has a token sampled"
-        request.timing = replace(request.timing, first_token=now)
-        self._start_children(request, now)
-        events.append(self._finish(request, Finish.LENGTH, now))
-
-    def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
-        """A request ends with its last token."""
-        self._ended[request.group, request.choice] = request.output_length
-        # A stop token is no text, but the token that completes a structured output is.
-        completes = finish is Finish.STOP and last.token not in request.stop_ids
-        if completes:
-            events.append(self._told(request, last, now))
-        events.append(self._finish(request, finish, now, token=None if completes else last))
-
-    @staticmethod
-    def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
-        """The event of a token with which its request does not end."""
-        scores = None if request.scores is None else request.told_scores(last=True)
-        return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
-
-    @staticmethod
-    def _scored(request: Request, now: int) -> TokenEvent:
-        """Return the event of prompt tokens that were scored before the first token comes."""
-        scores = request.told_scores(last=False)
-        return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
-
-    def _take_hidden(
-        self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
-    ) -> None:
-        """Take hidden states of a prompt; with the last of them the request ends."""
-        if request.hidden is not None:
-            request.hidden.append(states.states_PD)
-        self.scheduler.settle(request, item)
-        if item.segment.kv_len == request.known:
-            event = self._finish(request, Finish.STOP, now)
-            events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
         by running them one at a time."""
-        self.scheduler.undo(plan)
-        ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
-        if len(plan.items) > 1:
-            self._suspects.accuse(ends, error)
+        blamed = self._isolation.isolate(plan, self.requests, error)
+        if blamed is None:
             return []
         refused = out_of_memory(error)
-        reason = refused or fault(error)
-        given_up = [event for request in ends for event in self._give_up(request, reason)]
+        given_up = self._outcomes.give_up(blamed, refused or fault(error), self.clock())
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]
-
-    def _end_without_token(self, request: Request, failure: RowFailure) -> list[TokenEvent]:
-        """End a request for which no token could be chosen. Its output stays valid if its grammar allowed none."""
-        guide = request.guide
-        if guide is None:
-            return self._give_up(request, failure.reason)
-        held = request.stop_ids if request.output_length < request.spec.params.min_tokens else ()
-        end = guide.dead_end(held)
-        if end is None:
-            return self._give_up(request, failure.reason)
-        return self._give_up(request, end.reason, Finish.STOP if end.whole else Finish.LENGTH)
-
-    def _give_up(self, request: Request, reason: str | None, finish: Finish = Finish.ERROR) -> list[TokenEvent]:
-        """End a request, and the choices that were to start from its prompt, which would end like it."""
-        now = self.clock()
-        return [self._finish(choice, finish, now, reason) for choice in (request, *request.children)]
-
-
-def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:
-    """The items of a plan, each with what it gave; None for one that had neither logits nor scored rows."""
-    if len(outcomes) == len(plan.items):
-        return zip(plan.items, outcomes, strict=True)
-    given = iter(outcomes)
-    return [(item, next(given) if item.logits or item.scored else None) for item in plan.items]

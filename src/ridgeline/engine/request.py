@@ -184,9 +184,8 @@ class Request:
     form, or to rules. children: further choices of the same prompt, which start from its pages. adapter: the number
     that the adapter has in this engine, counted from 1; 0 for none. placed_images: those of its prompt, with the
     positions at which their rows stand. received: positions whose keys and values another engine computed; 0 once
-    it has begun, for a preemption loses them. bare: tokens are all that it gives a step, and all that it wants of
-    one. quiet: below so many computed positions its next step runs its newest token, and the ledger has nothing to
-    do for it.
+    it has begun, for a preemption loses them. decode_fast_until: with fewer computed positions it is on the fast path
+    of decode, whose state this is (DecodeFastPath).
     """
 
     id: int
@@ -217,13 +216,10 @@ class Request:
     children: list["Request"] = field(default_factory=list)
     placed_images: PlacedImages | None = None
     received: int = 0
-    bare: bool = field(init=False)
-    quiet: int = 0
+    decode_fast_until: int = 0
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)
-        asks = self.spec.encoder or self.adapter or self.placed_images is not None
-        self.bare = not asks and self.scores is None and self.hidden is None
 
     @property
     def prompt_length(self) -> int:

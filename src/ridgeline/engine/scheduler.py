@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from ridgeline.engine.decode_fast_path import DecodeFastPath
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
@@ -24,8 +25,6 @@ SCORED_BESIDE = 64
 alternatives each, would make those requests wait half as long again as computing the positions. With 256 their worst
 gap in `benchmarks/innocent_stream.py --only 18` was 233 ms on two cores of a Zen 4, with 64 it was 61 ms."""
 _ARRIVAL = attrgetter("id")
-_LAST = (0,)
-"""The logit row of an item that has one position."""
 
 Guesses = Mapping[Request, Sequence[int]]
 """By requests that decode, guesses at the tokens that follow those they know."""
@@ -61,6 +60,7 @@ class Scheduler:
     def __init__(self, ledger: KVLedger, limits: Limits, *, whole: bool = False) -> None:
         """whole: prompts run in one step, because their positions all see each other."""
         self.ledger, self.limits, self.whole = ledger, limits, whole
+        self.fast_path = DecodeFastPath(ledger)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival, the oldest first
         self.steps = 0
@@ -115,7 +115,7 @@ class Scheduler:
             return None
         plan = StepPlan(
             self.steps,
-            tuple(self._items(grants, self._guessed(grants, guesses) if guesses else {})),
+            tuple(self.fast_path.items(grants, self._guessed(grants, guesses) if guesses else {}, self._item)),
             tuple(self.ledger.copies),
             tuple(self.ledger.blank),
             tuple(self._forget),
@@ -136,10 +136,6 @@ class Scheduler:
         if item.start < request.reached:
             self.wasted_tokens += min(end, request.reached) - item.start
         request.computed = request.known - 1 if item.logits and request.known <= end else end
-        self.ledger.settle(request.id, request.tokens, request.computed)
-
-    def settle_pages(self, request: Request) -> None:
-        """As `settle`, of a request that has been quiet up to here, whose one position has been counted."""
         self.ledger.settle(request.id, request.tokens, request.computed)
 
     def undo(self, plan: StepPlan) -> None:
@@ -165,7 +161,7 @@ class Scheduler:
         grants: dict[Request, int] = {}
         budget, far = self.limits.tokens, []
         for request in running:
-            if request.computed < request.quiet and budget:
+            if request.computed < request.decode_fast_until and budget:
                 grants[request] = 1
                 budget -= 1
             elif request.known - request.computed == 1:
@@ -280,7 +276,7 @@ class Scheduler:
     def _stop_running(self, request: Request) -> None:
         """Take a running request's pages, and what the runner knows of them."""
         request.running = request.encoded = False
-        request.quiet = 0
+        self.fast_path.leave(request)
         self.running.remove(request)
         self.ledger.release(request.id)
         if request.id in self._known_to_runner:
@@ -299,16 +295,6 @@ class Scheduler:
         assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
         return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
 
-    def _items(self, grants: Mapping[Request, int], guessed: Mapping[Request, Sequence[int]]) -> list[PlanItem]:
-        """An item for each grant. Most are of quiet requests, of which there is little to say."""
-        nothing = self.ledger.nothing
-        return [
-            PlanItem(request.id, request.computed, (request.tokens.output[-1],), nothing, False, _LAST)
-            if request.computed < request.quiet and not (guessed and request in guessed)
-            else self._item(request, count, guessed.get(request, ()))
-            for request, count in grants.items()
-        ]
-
     def _item(self, request: Request, count: int, guesses: Sequence[int]) -> PlanItem:
         start, output = request.computed, request.tokens.output
         end = start + count
@@ -323,8 +309,6 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
-        if count == 1 and last and output and request.bare:
-            request.quiet = self.ledger.quiet_until(request.id)
         item = PlanItem(request.id, start, tokens, pages, first, logits, (), 0, None, request.adapter)
         if read := request.spec.encoder:
             encoder = () if request.encoded else read

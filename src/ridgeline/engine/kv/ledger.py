@@ -1,8 +1,8 @@
 """The ledger of KV memory: which pages hold which positions of which request. It knows no tensors.
 
 All groups of layers take their pages from one pool; each has tables of its own. What runs at every step (`grow`,
-`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions;
-until when a request that decodes need not even ask, `quiet_until` says.
+`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
+`unchanged_until` says how long a request that decodes need not ask.
 """
 
 import sys
@@ -357,9 +357,9 @@ class KVLedger:
         for page in lost:
             self.pool.release(page)
 
-    def quiet_until(self, request: int) -> int:
-        """With how many positions in KV memory a request first needs the ledger again, to grow or to settle, if it runs
-        them one by one and the runner has heard of all its entries."""
+    def unchanged_until(self, request: int) -> int:
+        """Return with how many computed positions a request that decodes needs `grow` or `settle` next; 0 if the runner
+        does not know all of its entries."""
         table = self.tables[request]
         return 0 if table.fresh else min(table.room, table.due)
 

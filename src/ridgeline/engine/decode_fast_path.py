@@ -1,0 +1,118 @@
+"""The fast path of decode: steps of a request that change nothing but its newest token and two counters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.sampling.row import Outcome, Sampled
+from ridgeline.engine.step_plan import PlanItem
+
+_LAST = (0,)
+"""The logit row of an item that has one position."""
+
+PlanOne = Callable[[Request, int, Sequence[int]], PlanItem]
+"""The general way to plan a request: from its positions in this step and guesses at the tokens after them."""
+TakeOne = Callable[[Request, PlanItem, Outcome | None, int, list[TokenEvent]], None]
+"""The general way to take what a step gave to a request, at a moment, and to add the events of it."""
+End = Callable[[Request, Finish, Sampled, int, list[TokenEvent]], None]
+"""The way to end a request with its last token, at a moment, and to add the events of it."""
+
+
+class DecodeFastPath:
+    """Plans and takes decode steps without a question to the ledger, for as long as the ledger has no work.
+
+    In general, a step asks the ledger three things for each request: whether it has the pages (`grow`), which of them
+    the runner does not know (`unsent`), and which of them are full or passed now (`settle`). If a request decodes, the
+    answers are known in advance until its newest page is full. `Request.decode_fast_until` says how far: while fewer
+    positions are computed, the request is on the path, and its next step runs its newest token and no other position.
+
+    A request enters the path when a decode step of it has been planned in the general way (`items`), unless its plan
+    items carry more than a token: an adapter, or the input of an encoder. It leaves the path
+
+    - at the position at which the ledger has work; `accept` tells the ledger when the request gets there,
+    - if it loses its pages, because it is preempted, its step fails, or it ends (`leave`).
+
+    Two things take the general way for one step, and leave the request on the path: guesses at its next tokens, and an
+    outcome that is no single token, such as a failure.
+    """
+
+    def __init__(self, ledger: KVLedger) -> None:
+        self._ledger = ledger
+
+    def items(
+        self, grants: Mapping[Request, int], guesses: Mapping[Request, Sequence[int]], general: PlanOne
+    ) -> list[PlanItem]:
+        """Return a plan item for each request that was granted positions, in their order.
+
+        Args:
+            grants: How many positions of each request run. A request on the path has one.
+            guesses: Guesses at next tokens that run too.
+            general: Plans the requests that are not on the path, or have guesses.
+        """
+        nothing = self._ledger.nothing
+        return [
+            PlanItem(request.id, request.computed, (request.tokens.output[-1],), nothing, False, _LAST)
+            if request.computed < request.decode_fast_until and not (guesses and request in guesses)
+            else self._entering(request, count, general(request, count, guesses.get(request, ())))
+            for request, count in grants.items()
+        ]
+
+    def _entering(self, request: Request, count: int, item: PlanItem) -> PlanItem:
+        """Let a request enter the path that decodes and was planned in the general way; return its plan item."""
+        if (
+            count == 1
+            and request.tokens.output
+            and request.known - request.computed == 1
+            and not (request.adapter or request.spec.encoder or request.placed_images is not None)
+        ):
+            request.decode_fast_until = self._ledger.unchanged_until(request.id)
+        return item
+
+    def accept(
+        self,
+        outcomes: Iterable[tuple[PlanItem, Outcome | None]],
+        requests: Mapping[int, Request],
+        now: int,
+        events: list[TokenEvent],
+        *,
+        general: TakeOne,
+        end: End,
+    ) -> int:
+        """Take the outcomes of a step, in the order of its items. Return how many were taken on the path.
+
+        Each of these is a token and a computed position, which the caller counts.
+
+        Args:
+            outcomes: The items of the step, each with its outcome.
+            requests: Requests under way, by id. The outcomes of others are dropped.
+            now: The moment of the events, in nanoseconds of the engine's clock.
+            events: Where the events of the step are added.
+            general: Takes the outcomes that are not taken on the path.
+            end: Ends a request whose token on the path is its last.
+        """
+        taken = 0
+        for item, outcome in outcomes:
+            request = requests.get(item.request)
+            if request is None:
+                continue
+            if request.computed < request.decode_fast_until and isinstance(outcome, Sampled):
+                taken += 1
+                finish = request.append(outcome.token)
+                request.computed += 1
+                if request.computed == request.decode_fast_until:
+                    self._ledger.settle(request.id, request.tokens, request.computed)
+                if finish is None:
+                    events.append(
+                        TokenEvent(request.group, request.choice, outcome, now, request.cached, request.timing)
+                    )
+                else:
+                    end(request, finish, outcome, now, events)
+            else:
+                general(request, item, outcome, now, events)
+        return taken
+
+    @staticmethod
+    def leave(request: Request) -> None:
+        """Take a request off the path, because its pages are taken."""
+        request.decode_fast_until = 0
