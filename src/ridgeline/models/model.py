@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.network import Network
-from ridgeline.models.storage import Place, PlaceKind
 from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
@@ -20,6 +19,7 @@ from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import AdapterRows, MatrixSpec
 from ridgeline.ops.op import Op
+from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space
 

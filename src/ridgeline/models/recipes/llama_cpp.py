@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from ridgeline.models.bill import layer_of, layers_of
 from ridgeline.models.model import Model, WeightChoice
-from ridgeline.models.storage import Place
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.place import Place
 
 
 def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
