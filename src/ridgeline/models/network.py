@@ -130,7 +130,7 @@ class Network(nn.Module, ABC):
                 assert isinstance(table, Embedding)
                 owner.add_module(name, table.another())
             elif isinstance(owner, Head) and f"{path}.weight" in self.ties:
-                owner.store(owner.stored)
+                owner.store({"matrix": owner.stored})
 
     def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""

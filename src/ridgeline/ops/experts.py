@@ -20,6 +20,7 @@ from ridgeline.ops.kernels.experts import LayerExperts
 from ridgeline.ops.linear import native_product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of, stored_alike
 from ridgeline.ops.op import Kernel, Op, stored_name
+from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
 
@@ -87,8 +88,12 @@ class Experts(nn.ModuleList, Op):
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places, of the matrices of one expert, as which all are stored."""
+        return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
+
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Linear.store, of each matrix of every expert by its name."""
+        """As Op.store."""
         assert not len(self), "experts are stored in another form before they are created"
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):

@@ -23,6 +23,7 @@ from ridgeline.ops.matrix import (
     stored_alike,
 )
 from ridgeline.ops.op import Kernel, Op, stored_name
+from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
@@ -114,9 +115,13 @@ class Linear(Multiplies):
         self.matrix, self.exempt = matrix_of(spec), exempt
         self.matrix.unnamed = True
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """Keep the matrix in another form, unfilled."""
-        self.matrix = matrix_of(self.matrix.spec, stored)
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"matrix": self.matrix.spec.place("router" if self.exempt else "matrix")}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Op.store."""
+        self.matrix = matrix_of(self.matrix.spec, stored["matrix"])
         self.matrix.unnamed = True
 
     @property
@@ -204,6 +209,10 @@ class Head(Linear):
         super().__init__(spec, exempt=True)
         self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
 
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"matrix": self.matrix.spec.place("head")}
+
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
         if self.scale is not None and not x_RI.is_meta:
@@ -274,8 +283,12 @@ class Projections(Multiplies):
             self.add_module(name, matrix)
         matrix.adapt(number, added)
 
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
+
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Linear.store, of each matrix by its name."""
+        """As Op.store."""
         for name, matrix in zip(self.names, self.matrices, strict=True):
             self.add_module(name, matrix_of(matrix.spec, stored[name]))
 

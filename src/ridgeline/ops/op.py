@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import ClassVar, Literal
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Space, Work
 
@@ -148,3 +149,14 @@ class Op(Stored, ABC):
     @abstractmethod
     def signature(self) -> Hashable:
         """Equal for two ops of one class whose `cost` is the same function, so that a price evaluates them once."""
+
+    # -- how it is stored ---------------------------------------------------------------------------------------------
+
+    def places(self) -> Mapping[str, Place]:
+        """Return the places whose number format a recipe chooses, by the names that `store` takes. `Place.name` is the
+        path within the op that a checkpoint has for it."""
+        return {}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """Keep the numbers of every place in the format given for it, unfilled; None for the model's dtype."""
+        assert not stored, f"no recipe chooses a format for {self.kind}"

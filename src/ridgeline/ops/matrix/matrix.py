@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
 from ridgeline.ops.kernels import Operands
+from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
 
@@ -52,6 +53,10 @@ class MatrixSpec:
     def own_outputs(self) -> int:
         """Outputs of this rank."""
         return sum(self.own_parts)
+
+    def place(self, kind: PlaceKind, name: str = "") -> Place:
+        """Return the place of the matrix in an op. name: its path there, "" if the op is named as the matrix."""
+        return Place(name, kind, self.inputs, self.outputs)
 
 
 class Matrix(Stored, ABC):
