@@ -54,7 +54,7 @@ class Embedding(Op):
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
     def another(self) -> "Embedding":
-        """Return an unfilled table of the same sizes and format."""
+        """As Stored.another."""
         other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
         other.store({"weight": self.stored})
         return other
@@ -64,8 +64,8 @@ class Embedding(Op):
         """As Stored.runs."""
         return self.stored is None or self.table is not None
 
-    def held(self) -> dict[str, nn.Parameter]:
-        """The parameters of its rows, by the names that a matrix has for them."""
+    def tied_parameters(self) -> Mapping[str, nn.Parameter]:
+        """As Stored.tied_parameters: those of its rows, by the names that a matrix has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     def shares(self) -> tuple[Share, ...]:

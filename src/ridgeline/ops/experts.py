@@ -43,8 +43,8 @@ def _taken(matrix: Matrix) -> bool:
 class Experts(nn.ModuleList, Op):
     """The experts of one layer; a step reads the weights of each expert that some token picked, once.
 
-    Priced from its shapes; `expand` creates the parameters of all experts when they are to be filled, because a model
-    of 12,000 experts that is only priced should not wait for 36,000 modules.
+    Priced from its shapes; `create_parameters` creates the parameters of all experts when they are to be filled,
+    because a model of 12,000 experts that is only priced should not wait for 36,000 modules.
     """
 
     kind = "experts"
@@ -111,7 +111,7 @@ class Experts(nn.ModuleList, Op):
             return all(matrix.runs for matrix in self.expert().values())
 
     def refuse_division(self) -> None:
-        """As PrequantisedMatrix.refuse_division, of one expert, as which all are stored."""
+        """As Stored.refuse_division, of one expert, as which all are stored."""
         for matrix in self._prequantised():
             matrix.refuse_division()
 
@@ -125,8 +125,8 @@ class Experts(nn.ModuleList, Op):
         with torch.device("meta"):
             return [matrix for matrix in self.expert().values() if isinstance(matrix, PrequantisedMatrix)]
 
-    def expand(self) -> None:
-        """Create every expert's parameters on the current device."""
+    def create_parameters(self) -> None:
+        """As Stored.create_parameters, of every expert."""
         if len(self):
             return
         for _ in range(self.count):

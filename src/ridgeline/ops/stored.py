@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class Stored(nn.Module):
     """
 
     unnamed = False
+    is_adapter: ClassVar[bool] = False
+    """Whether an adapter brought it, so that it is no part of the model itself."""
 
     @property
     def runs(self) -> bool:
@@ -70,6 +73,20 @@ class Stored(nn.Module):
         """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
         form; below 0 where it takes fewer."""
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
+
+    def refuse_division(self) -> None:
+        """Raise Indivisible if ranks would cut what a checkpoint's quantiser stored in one piece."""
+
+    def create_parameters(self) -> None:
+        """Create on the current device the parameters that pricing does without, unless they are there."""
+
+    def another(self) -> "Stored":
+        """Return an unfilled module of the same sizes and format, if a checkpoint may have one of its own for it."""
+        raise AssertionError(f"{self} is not stored twice")
+
+    def tied_parameters(self) -> Mapping[str, nn.Parameter]:
+        """Return the parameters that a module shares which is tied to this one, by their names there."""
+        return dict(self.named_parameters(recurse=False))
 
 
 def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:

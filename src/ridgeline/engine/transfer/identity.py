@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec
-from ridgeline.ops.matrix import LowRank, QuantisedMatrix
+from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.ops.matrix.interleaved import in_rows
 
 
@@ -30,7 +30,7 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
     first step reads them. Adapters are not: the names of their pages say which they are (prefix.root_of)."""
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
-    adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
+    adapters = set(map(id, model.adapter_weights()))
     interleaved = {
         id(weight)
         for part in model.modules()

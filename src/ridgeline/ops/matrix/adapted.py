@@ -70,6 +70,8 @@ class AdapterRows:
 class LowRank(Stored):
     """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
 
+    is_adapter = True
+
     def __init__(self, inputs: int, outputs: int, rank: int, scale: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.inputs, self.outputs, self.rank, self.scale = inputs, outputs, rank, scale

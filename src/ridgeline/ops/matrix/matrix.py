@@ -133,6 +133,12 @@ class Matrix(Stored, ABC):
         """The bias that this rank adds: of a row split only the first does, because the sum over ranks has one."""
         return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
 
+    def another(self) -> "Matrix":
+        """As Stored.another."""
+        other = type(self)(self.spec, self.stored)
+        other.unnamed = self.unnamed
+        return other
+
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}"
 

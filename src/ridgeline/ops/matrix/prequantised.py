@@ -93,7 +93,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return {name: self.own(name, full)} if name == "bias" else self.put(name, full)
 
     def refuse_division(self) -> None:
-        """Raises Indivisible where the ranks that share it would cut a group."""
+        """As Stored.refuse_division: the ranks that share it do not cut a group."""
         spec, stored = self.spec, self.stored
         rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:
