@@ -125,6 +125,10 @@ class Model(Network):
             chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
         op.store(chosen)
 
+    def note_kept(self) -> None:
+        """Set `kv_specs` to what the ops keep."""
+        self.kv_specs = tuple(op.kept_spec for _, op in self.ops() if op.kept_spec is not None)
+
     def _token_table(self) -> tuple[str, Embedding]:
         """The embedding of tokens, with its path: what the head is tied to, else the first; a speech model's first is
         of its encoder's positions."""

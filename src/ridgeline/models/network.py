@@ -3,22 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kernels import DTYPES, library
 from ridgeline.ops.linear import Multiplies, Projections
 from ridgeline.ops.matrix import Matrix, settle
 from ridgeline.ops.op import Op
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import Reach, Space
+
+OpT = TypeVar("OpT", bound=Op)
 
 Told = Callable[[str, Op, tuple[Any, ...], Any], None]
 """What is told of an op's call: its path, the op, its inputs and what it gave."""
@@ -72,7 +72,7 @@ class Network(nn.Module, ABC):
     @property
     def reaches(self) -> frozenset[Reach]:
         """What its attention and its recurrences reach, as Work wants it."""
-        return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention | Recurrence))
+        return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
 
     @property
     def tied(self) -> bool:
@@ -192,6 +192,10 @@ class Network(nn.Module, ABC):
         """Every op with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
+    def ops_of(self, kind: type[OpT]) -> list[tuple[str, OpT]]:
+        """Return every op of a class with its path, for who shows what only these have."""
+        return [(path, op) for path, op in self.ops() if isinstance(op, kind)]
+
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
         """The ops that hold parameters of their own, with their paths: a tied head's are the embedding's."""
         for path, op in self.ops():
@@ -228,7 +232,7 @@ class Network(nn.Module, ABC):
 
 
 @contextmanager
-def listening(ops: Iterable[tuple[str, Op]], told: Told) -> Iterator[None]:
+def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]) -> Iterator[None]:
     """While it lasts, `told` is told of each call of these ops, as it ends."""
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))

@@ -7,6 +7,7 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -126,8 +127,17 @@ class Attention(Op):
 
     @property
     def reach(self) -> Reach:
-        """Which keys a query sees."""
+        """As Op.reach: which keys a query sees."""
         return self.spec.reach
+
+    @property
+    def kept_spec(self) -> KVSpec | None:
+        """As Op.kept_spec."""
+        return self.spec if self.spec.kept else None
+
+    def keep_nothing(self) -> None:
+        """As Op.keep_nothing."""
+        self.spec = replace(self.spec, at_once=True)
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""

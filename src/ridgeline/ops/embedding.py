@@ -26,6 +26,7 @@ class Embedding(Op):
     """
 
     kind = "embedding"
+    part = "embedding"
 
     def __init__(
         self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None

@@ -182,6 +182,11 @@ class Experts(nn.ModuleList, Op):
         """Numbers that one expert has, of this rank."""
         return sum(self._count(spec) for spec in self.specs.values())
 
+    @property
+    def idle_parameters(self) -> int:
+        """As Op.idle_parameters."""
+        return (self.count - self.active) * self.expert_parameters
+
     def _count(self, spec: MatrixSpec) -> int:
         return spec.own_outputs * (spec.own_inputs + spec.bias)
 

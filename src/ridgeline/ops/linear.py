@@ -197,6 +197,7 @@ class Head(Linear):
     """
 
     kind = "head"
+    part = "head"
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ class Norm(Op):
     normalised."""
 
     kind = "norm"
+    part = "norms"
     FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 

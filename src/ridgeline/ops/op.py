@@ -10,9 +10,10 @@ import msgspec
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kv import Kept
 from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Stored
-from ridgeline.ops.work import TOKENS, Space, Work
+from ridgeline.ops.work import TOKENS, Reach, Space, Work
 
 
 class Kernel(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +68,8 @@ class Op(Stored, ABC):
     parts: tuple[str, ...] = ("forward",)
     fused = False
     reads_context: ClassVar[bool] = False
+    part: ClassVar[str] = ""
+    """The part of a model's bill that its parameters are in; "" if the module around it says that."""
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """What one call over the rows of `space` must do in a step of `work`; nothing for no rows."""
@@ -160,3 +163,23 @@ class Op(Stored, ABC):
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """Keep the numbers of every place in the format given for it, unfilled; None for the model's dtype."""
         assert not stored, f"no recipe chooses a format for {self.kind}"
+
+    @property
+    def idle_parameters(self) -> int:
+        """The parameters that one row does not pass through: those of the experts that its token does not pick."""
+        return 0
+
+    # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
+
+    @property
+    def reach(self) -> Reach | None:
+        """The positions that its queries see; None for an op whose rows know nothing of each other."""
+        return None
+
+    @property
+    def kept_spec(self) -> Kept | None:
+        """What later steps read of a sequence that this one wrote; None if nothing is kept."""
+        return None
+
+    def keep_nothing(self) -> None:
+        """Keep no positions from now on: every sequence runs whole in one step."""
