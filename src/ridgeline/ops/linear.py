@@ -47,6 +47,8 @@ class Multiplies(Op):
     """An op of one or several stored matrices, any of which may have adapters beside it (`ops/matrix/adapted.py`)."""
 
     kind = "linear"
+    names: tuple[str, ...] = ("matrix",)
+    """The names of its matrices, in the order of the results."""
 
     @property
     @abstractmethod
@@ -58,9 +60,17 @@ class Multiplies(Op):
         once all have them so, or none."""
         return not card and all(matrix.interleaves for matrix in self.matrices)
 
-    @abstractmethod
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """As Op.adaptable."""
+        return dict(zip(self.names, self.matrices, strict=True))
+
     def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """Put an adapter's addition beside the matrix of this name."""
+        """As Op.adapt."""
+        matrix = getattr(self, name)
+        if not isinstance(matrix, AdaptedMatrix):
+            matrix = AdaptedMatrix(matrix, rows)
+            self.add_module(name, matrix)
+        matrix.adapt(number, added)
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """As Op.cost, and what the adapters of the step's rows add."""
@@ -128,12 +138,6 @@ class Linear(Multiplies):
     def matrices(self) -> tuple[Matrix, ...]:
         """The one."""
         return (self.matrix,)
-
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """As Multiplies.adapt."""
-        if not isinstance(self.matrix, AdaptedMatrix):
-            self.matrix = AdaptedMatrix(self.matrix, rows)
-        self.matrix.adapt(number, added)
 
     @property
     def stored(self) -> WeightFormat | None:
@@ -214,6 +218,10 @@ class Head(Linear):
         """As Op.places."""
         return {"matrix": self.matrix.spec.place("head")}
 
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """As Op.adaptable: none adds to the logits."""
+        return {}
+
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
         if self.scale is not None and not x_RI.is_meta:
@@ -275,14 +283,6 @@ class Projections(Multiplies):
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
         return tuple(map(self.matrix, self.names))
-
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """As Multiplies.adapt."""
-        matrix = self.matrix(name)
-        if not isinstance(matrix, AdaptedMatrix):
-            matrix = AdaptedMatrix(matrix, rows)
-            self.add_module(name, matrix)
-        matrix.adapt(number, added)
 
     def places(self) -> Mapping[str, Place]:
         """As Op.places."""

@@ -11,6 +11,7 @@ from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import Kept
+from ridgeline.ops.matrix import AdapterRows, LowRank, Matrix
 from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Reach, Space, Work
@@ -168,6 +169,14 @@ class Op(Stored, ABC):
     def idle_parameters(self) -> int:
         """The parameters that one row does not pass through: those of the experts that its token does not pick."""
         return 0
+
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """Return the matrices that an adapter may add to, by their paths within the op."""
+        return {}
+
+    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+        """Put the addition of the adapter `number` next to the matrix of this name."""
+        raise AssertionError(f"no adapter adds to {self.kind}")
 
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
 

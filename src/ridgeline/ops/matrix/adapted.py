@@ -130,7 +130,7 @@ class AdaptedMatrix(Matrix):
         self.add_module(f"adapter_{number}", added)
 
     def low_rank(self, number: int) -> LowRank | None:
-        """What an adapter adds; None where it leaves the matrix alone."""
+        """As Matrix.low_rank."""
         return self._adapters.get(number)
 
     @property

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from ridgeline.ops.kernels import Operands
 from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
+
+if TYPE_CHECKING:
+    from ridgeline.ops.matrix.adapted import LowRank
 
 Split = Literal["column", "row"]
 
@@ -84,6 +87,10 @@ class Matrix(Stored, ABC):
     def interleaves(self) -> bool:
         """Whether this machine's kernels are faster with its codes side by side (ops/matrix/interleaved.py)."""
         return False
+
+    def low_rank(self, number: int) -> "LowRank | None":
+        """Return what the adapter of this number adds; None if it leaves the matrix alone."""
+        return None
 
     @property
     def alone(self) -> bool:
