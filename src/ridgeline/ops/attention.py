@@ -139,6 +139,10 @@ class Attention(Op):
         """As Op.keep_nothing."""
         self.spec = replace(self.spec, at_once=True)
 
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: whether keys and values share one scale."""
+        self.one_scale = self.k_scale is not None and dtype_of(ONE_SCALE) is not None
+
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""
         own = super().tensors()

@@ -3,7 +3,7 @@
 Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts a token, N = T x K rows by expert.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.expert_layout import ExpertLayout
+from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED, ExpertLayout
 from ridgeline.ops.features import Feature, Gathered, Touched
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
@@ -135,9 +135,30 @@ class Experts(nn.ModuleList, Op):
                 expert.add_module(name, matrix)
             self.append(expert)
 
+    @property
+    def pending_matrices(self) -> int:
+        """As Stored.pending_matrices."""
+        return self.count * len(self.specs)
+
     def matrices(self, expert: int) -> tuple[Matrix, ...]:
         """Gate (where there is one), up and down of one expert."""
         return tuple(getattr(self[expert], name) for name in self.specs)
+
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: the layout of the experts.
+
+        Older tools write a tensor for each matrix of each expert, and newer ones a single tensor for a layer. Llama 4
+        has the latter, transposed, or the former if it is meant to be quantised. gpt-oss has a single tensor for a
+        layer, in one of two number formats.
+        """
+        layout, first = (STACKED, "gate_up_proj") if self.gated else (UNGATED, "up_proj")
+        whole = dtype_of(first) is not None
+        if self.layout is None and whole:
+            self.layout = layout
+        elif self.layout is TURNED and not whole:
+            self.layout = None
+        elif self.layout is INTERLEAVED and dtype_of("gate_up_proj_blocks") is not None:
+            self.layout = MXFP4_BLOCKS
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: those of its layout, where it has one; then its matrices have none of their own."""

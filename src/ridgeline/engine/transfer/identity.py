@@ -11,7 +11,6 @@ from torch import Tensor
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec
-from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.ops.matrix.interleaved import in_rows
 
 
@@ -31,12 +30,7 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
     adapters = set(map(id, model.adapter_weights()))
-    interleaved = {
-        id(weight)
-        for part in model.modules()
-        if isinstance(part, QuantisedMatrix) and part.interleaved
-        for weight in part.held().values()
-    }
+    interleaved = {id(weight) for _, part in model.stored_modules() for weight in part.interleaved_parameters()}
     for weight in (each for each in model.parameters() if id(each) not in adapters):
         own = weight.detach()
         if id(weight) in interleaved:

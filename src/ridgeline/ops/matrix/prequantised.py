@@ -36,6 +36,11 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         self.order = weight(self.inputs, dtype=torch.int32) if stored.ordered else None
         self._waiting: dict[str, Tensor] = {}
 
+    @property
+    def quantises(self) -> bool:
+        """As Stored.quantises."""
+        return False
+
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
         """The tensors that a checkpoint in its format has, as `names`."""
@@ -66,7 +71,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return held_RI if self.order is None else torch.empty_like(held_RI).index_copy_(1, self.order.long(), held_RI)
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """As QuantisedMatrix.drawn; inputs stay side by side."""
+        """As Stored.drawn; inputs stay side by side."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
         return super().drawn(block) | order
 
