@@ -85,7 +85,7 @@ class Ledger:
 
     def kept(self, name: str, positions: int, encoded: int = 0) -> float:
         """Bytes that a request keeps which has so many positions, and so many that an encoder has read for it."""
-        specs = [spec for spec in self.model(name).kv_specs if isinstance(spec, KVSpec)]
+        specs = [spec for spec in self.model(name).kv_specs if not spec.is_state]
         return sum(spec.slot_bytes * spec.slots(positions, encoded) for spec in specs)
 
     def touched(self, name: str, rows: int) -> float:

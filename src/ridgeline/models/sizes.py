@@ -8,7 +8,6 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.latent import LatentAttention
 
 
@@ -57,7 +56,7 @@ def sizes_of(model: Model) -> Sizes:
     widths = sorted({op.width for op in ops if isinstance(op, ActivatedProjections)})
     experts = [op for op in ops if isinstance(op, Experts)]
     mixture = MixtureSizes(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
-    attends = [op for op in ops if isinstance(op, Attention) and isinstance(op.spec, KVSpec)]
+    attends = [op for op in ops if isinstance(op, Attention)]
     if not attends:
         return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
     latents = [op for op in attends if isinstance(op, LatentAttention)]

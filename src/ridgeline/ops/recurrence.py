@@ -42,7 +42,7 @@ class Recurrence(Op):
     @property
     def reach(self) -> Reach:
         """As Op.reach."""
-        return RECURRENT
+        return self.spec.reach
 
     @property
     def kept_spec(self) -> StateSpec:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.kv import KVLayout, StateSpec
+from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.matrix.interleaved import in_rows
 
 
@@ -60,7 +60,7 @@ def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = 
     why = ""
     if not model.has_head:
         why = "does not generate"
-    elif any(isinstance(spec, StateSpec) for spec in kept):
+    elif any(spec.is_state for spec in kept):
         why = "keeps a state, which is no page of a prefix"
     elif not all(spec.grows for spec in kept) or not kept:
         why = "has an encoder, which runs where the answer does" if kept else "keeps no keys and values"
