@@ -15,7 +15,6 @@ from ridgeline.lab.served import USUAL, Replica, Requests, Served
 from ridgeline.models import build
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
@@ -90,7 +89,7 @@ class Ledger:
 
     def touched(self, name: str, rows: int) -> float:
         """Experts of a layer that so many tokens hit on average, if each picks at random."""
-        return next(op for _, op in self.model(name).ops() if isinstance(op, Experts)).touched(rows)
+        return next(op.experts for _, op in self.model(name).ops() if op.experts is not None).of(rows)
 
     # -- cards --------------------------------------------------------------------------------------------------------
 

@@ -334,8 +334,13 @@ class Attention(Op):
         """As Op.number_format."""
         return format_of(self.spec.dtype).name
 
+    @property
+    def score_heads(self) -> int:
+        """As Op.score_heads."""
+        return self.heads
+
     def score_matrix_bytes(self, work: Work) -> float:
-        """What a kernel that keeps its score matrix in memory moves beside `cost`: q k^T written, read for the softmax,
+        """As Op.score_matrix_bytes: q k^T written, read for the softmax,
         written back, read for the product with v (Dao et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
         """
         pairs = work.attention[self.reach].total.pairs

@@ -5,6 +5,7 @@ Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -317,13 +318,21 @@ class Experts(nn.ModuleList, Op):
 
     def touched(self, tokens: float) -> float:
         """Distinct experts that `tokens` tokens are expected to hit."""
-        return Touched(self.count, self.active).of(tokens)
+        return self.experts.of(tokens)
+
+    @property
+    def experts(self) -> Touched:
+        """As Op.experts."""
+        return Touched(self.count, self.active)
+
+    def experts_hit(self, inputs: tuple[Any, ...]) -> int:
+        """As Op.experts_hit."""
+        return len(torch.unique(inputs[2]))
 
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features."""
-        touched = Touched(self.count, self.active)
-        return (touched, Gathered()) if self.gathered > 1 else (touched,)
+        return (self.experts, Gathered()) if self.gathered > 1 else (self.experts,)
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""

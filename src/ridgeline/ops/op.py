@@ -3,12 +3,12 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from ridgeline.ops.cost import NO_COST, Cost
-from ridgeline.ops.features import Feature
+from ridgeline.ops.features import Feature, Touched
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import Kept
 from ridgeline.ops.matrix import AdapterRows, LowRank, Matrix
@@ -69,6 +69,8 @@ class Op(Stored, ABC):
     parts: tuple[str, ...] = ("forward",)
     fused = False
     reads_context: ClassVar[bool] = False
+    gathered: int = 1
+    """The ranks whose rows, as many as this one's, come together in a call; priced, not run."""
     part: ClassVar[str] = ""
     """The part of a model's bill that its parameters are in; "" if the module around it says that."""
 
@@ -178,6 +180,18 @@ class Op(Stored, ABC):
         """Put the addition of the adapter `number` next to the matrix of this name."""
         raise AssertionError(f"no adapter adds to {self.kind}")
 
+    # -- which experts it runs ----------------------------------------------------------------------------------------
+
+    @property
+    def experts(self) -> Touched | None:
+        """The experts of which its rows pass some, by which it is said how many distinct ones they hit; None if it has
+        none."""
+        return None
+
+    def experts_hit(self, inputs: tuple[Any, ...]) -> int | None:
+        """Return how many distinct experts a call with these inputs ran; None if it has none."""
+        return None
+
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
 
     @property
@@ -192,3 +206,12 @@ class Op(Stored, ABC):
 
     def keep_nothing(self) -> None:
         """Keep no positions from now on: every sequence runs whole in one step."""
+
+    @property
+    def score_heads(self) -> int | None:
+        """The heads that have a score for each pair of a query and a key; None for an op without scores."""
+        return None
+
+    def score_matrix_bytes(self, work: Work) -> float:
+        """Return the bytes that a kernel moves in addition to `cost` if it keeps the matrix of its scores in memory."""
+        return 0.0
