@@ -133,7 +133,7 @@ class Model(Network):
         """The embedding of tokens, with its path: what the head is tied to, else the first; a speech model's first is
         of its encoder's positions."""
         tied = {path.rpartition(".")[0] for path in self.ties.values()}
-        return next((path, op) for path, op in self.ops() if isinstance(op, Embedding) and (not tied or path in tied))
+        return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 
     @property
     def runs_natively(self) -> bool:

@@ -23,6 +23,7 @@ class Norm(Op):
 
     kind = "norm"
     part = "norms"
+    multiplier = 1.0  # of what is added before
     FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 
