@@ -193,7 +193,7 @@ class Network(nn.Module, ABC):
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
     def ops_of(self, kind: type[OpT]) -> list[tuple[str, OpT]]:
-        """Return every op of a class with its path, for who shows what only these have."""
+        """Return every op of a class with its path, for a view that is about that class."""
         return [(path, op) for path, op in self.ops() if isinstance(op, kind)]
 
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
