@@ -181,12 +181,12 @@ class Network(nn.Module, ABC):
 
     def expand(self) -> None:
         """Create the parameters that pricing does without, before a loader fills them."""
-        for _, module in list(self.stored_modules()):
+        for _, module in self.stored_modules():
             module.create_parameters()
 
-    def stored_modules(self) -> Iterator[tuple[str, Stored]]:
-        """Yield every module that may have parameters of its own with its path, in the order of the module tree."""
-        yield from ((path, module) for path, module in self.named_modules() if isinstance(module, Stored))
+    def stored_modules(self) -> list[tuple[str, Stored]]:
+        """Return every module that may have parameters of its own with its path, in the order of the module tree."""
+        return [(path, module) for path, module in self.named_modules() if isinstance(module, Stored)]
 
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""

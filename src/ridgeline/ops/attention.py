@@ -340,9 +340,8 @@ class Attention(Op):
         return self.heads
 
     def score_matrix_bytes(self, work: Work) -> float:
-        """As Op.score_matrix_bytes: q k^T written, read for the softmax,
-        written back, read for the product with v (Dao et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
-        """
+        """As Op.score_matrix_bytes: q k^T written, read for the softmax, written back, read for the product with v (Dao
+        et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted."""
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
