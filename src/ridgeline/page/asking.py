@@ -92,7 +92,7 @@ class Asker:
         assert (self.reach is not None) == priced.op.reads_context, f"{priced.path} reads a context of no reach"
         features = priced.op.features
         self._switches = [feature for feature in features if isinstance(feature, Switch)]
-        self.touched = priced.op.experts
+        self.touched = next((feature for feature in features if isinstance(feature, Touched)), None)
         self._random = random.Random(0)
         self.steps = self._steps() if self.reach is None else []
 
