@@ -20,12 +20,12 @@ from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
-from ridgeline.models.storage import Place
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import MXFP4, WeightFormat
 from ridgeline.ops.linear import Head
 from ridgeline.ops.norm import Norm
+from ridgeline.ops.place import Place
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import CAUSAL, Segment, Work
 from ridgeline.roofline.price import Price

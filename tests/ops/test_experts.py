@@ -27,7 +27,7 @@ def experts(
 def mixture(count: int, active: int, *, seed: int = 0, **more: Any) -> Experts:
     """Experts with random weights."""
     op = experts(count, active, **more)
-    op.expand()
+    op.create_parameters()
     generator = torch.Generator().manual_seed(seed)
     for expert in op:
         for matrix in expert.children():
@@ -143,6 +143,6 @@ def test_cost_by_hand(form: dict[str, Any], matrices: int) -> None:
     assert op.parameter_count() == 4 * matrices * 6 * 5
     assert op.expert_parameters == matrices * 6 * 5
     assert not list(op.parameters())  # priced without a parameter
-    op.expand()
+    op.create_parameters()
     assert sum(parameter.numel() for parameter in op.parameters()) == op.parameter_count()
     assert sum(parameter.nbytes for parameter in op.parameters()) == op.stored_bytes()

@@ -248,7 +248,7 @@ def test_what_is_laid_side_by_side() -> None:
 
     def kernel_of(stored: WeightFormat, dtype: torch.dtype = torch.bfloat16, outputs: int = 48) -> tuple[str, str]:
         op = Linear(MatrixSpec(64, outputs, dtype))
-        op.store(stored)
+        op.store({"matrix": stored})
         (kernel,) = op.native_kernels_of(4)
         (on_card,) = op.card_kernels_of(4)
         assert not on_card.name.endswith("interleaved")

@@ -30,7 +30,7 @@ def experts(count: int, active: int, hidden: int, width: int, dtype: torch.dtype
     """Experts with random weights."""
     more.setdefault("activation", "silu")
     op = Experts(ExpertSizes(count, active, width), hidden, dtype=dtype, **more)
-    op.expand()
+    op.create_parameters()
     for seed, parameter in enumerate(op.parameters()):
         parameter.data.copy_(normal(*parameter.shape, seed=seed) / parameter.shape[-1] ** 0.5)
     return op
@@ -123,7 +123,7 @@ def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.d
     op = experts(count, active, hidden, width, torch.float32)
     coded = Experts(ExpertSizes(count, active, width), hidden, "silu", dtype)
     coded.store(dict.fromkeys(coded.specs, stored))
-    coded.expand()
+    coded.create_parameters()
     assert coded.runs_natively
     plain = experts(count, active, hidden, width, torch.float64)
     for own, exact, given in zip(coded, plain, op, strict=True):

@@ -211,7 +211,7 @@ def test_int8_rows_round_to_the_nearest_of_255() -> None:
     weight, bias, x = random(7, 33), random(7, seed=1), random(5, 33, seed=2)
     weight[3] = 0
     op = Linear(MatrixSpec(33, 7, FP32, bias=True))
-    op.store(weight_format_named("int8"))
+    op.store({"matrix": weight_format_named("int8")})
     for name, full in (("weight", weight), ("bias", bias)):
         filled(op.matrix, **op.matrix.take(name, full))
     error = (op(x) - (x @ weight.t() + bias)).abs()

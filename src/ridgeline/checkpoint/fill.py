@@ -33,9 +33,7 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored, dtype_mismatch
 
@@ -107,8 +105,8 @@ def load_denoiser(
 
 def weight_bytes(model: Model) -> float:
     """Bytes that a model on meta takes once it is filled, a tied head counted once."""
-    experts = sum(len(op.specs) * op.count for _, op in model.ops() if isinstance(op, Experts))
-    return bill(model).nbytes + model.repacked_bytes + experts * _MATRIX_OBJECT
+    pending = sum(op.pending_matrices for _, op in model.ops())
+    return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
 
 
 def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:
@@ -216,7 +214,7 @@ def fill(
 
 def quantises(model: Network) -> bool:
     """Whether a plain weight becomes codes as it is taken."""
-    return any(isinstance(m, QuantisedMatrix) and not m.stored.layout for m in model.modules())
+    return any(module.quantises for _, module in model.stored_modules())
 
 
 def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint, casts: Casts) -> None:
@@ -305,8 +303,8 @@ def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None
     block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
     with torch.device("meta"):
         model.expand()
-    for module in model.modules():
-        codes = module.drawn(block) if isinstance(module, QuantisedMatrix) else {}
+    for _, module in model.stored_modules():
+        codes = module.drawn(block)
         for attribute, wanted in list(module.named_parameters(recurse=False)):
             tensor = codes.get(attribute)
             if tensor is None:

@@ -24,7 +24,6 @@ from ridgeline.models.fields import ModelRefused, read_object
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import WITH_HEAD, quantised_recipe
 from ridgeline.ops.formats import WeightFormat, weight_format_named
-from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.version import __version__
 
@@ -147,7 +146,11 @@ def _kept(
         for name, entry in checkpoint.entries.items()
         if name.endswith(".weight") and len(entry.shape) == 2 and name not in matrices
     }
-    heads = {family.checkpoint_name(model.module_name(path)) for path, op in model.ops() if isinstance(op, Head)}
+    heads = {
+        family.checkpoint_name(model.module_name(path))
+        for path, op in model.ops()
+        if any(place.kind == "head" for place in op.places().values())
+    }
     return tuple(sorted(stay | heads))
 
 

@@ -21,7 +21,6 @@ from ridgeline.models.naming import ArchitectureName, parse
 from ridgeline.models.recipes import Recipe, read_recipe
 from ridgeline.models.sizes import Sizes, sizes_of
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kv import KVSpec, StateSpec
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
@@ -134,13 +133,12 @@ def _kept(model: Model, sizes: Sizes) -> str:
         return "none: nothing is kept of a text, which runs in one step"
     line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token{form}"
     line += f", stored in {stored.name}" if stored else ""
-    state = sum(spec.slot_bytes for spec in model.kv_specs if isinstance(spec, StateSpec))
+    state = sum(spec.slot_bytes for spec in model.kv_specs if spec.is_state)
     return f"{line}, {state:,.0f} bytes a sequence" if state else line
 
 
 def _sizes(model: Model, recipe: Recipe) -> str:
-    attends = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
-    reaches = {spec.reach for spec in attends}
+    reaches = {spec.reach for spec in model.kv_specs}
     windows, chunks = (sorted(r.size for r in reaches if r.kind == kind) for kind in ("window", "chunked"))
     return (
         f"{' + '.join(map(str, layers_of(model)))} layers, context {model.context:,}, "

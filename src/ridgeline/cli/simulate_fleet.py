@@ -9,7 +9,6 @@ from typing import Annotated
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
 from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
-from ridgeline.ops.kv import StateSpec
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.simulate.fleet import Fleet, Split
@@ -121,7 +120,7 @@ class FleetFlags:
         if self.replicas != 1:
             raise ValueError("--split says how many replicas there are; leave --replicas out")
         prompts, _ = pair(self.split, "--split")
-        if any(isinstance(spec, StateSpec) for spec in case.model.kv_specs):
+        if any(spec.is_state for spec in case.model.kv_specs):
             raise ValueError(
                 "--split sends keys and values, and the model keeps a state, which is no page of a prefix: prompts and "
                 "answers stay together; leave --split out"

@@ -14,7 +14,6 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
 from ridgeline.roofline.price import Price
-from ridgeline.roofline.priced import PricedOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +50,17 @@ class DividedPass:
 
     def __init__(self, price: Price, parts: int) -> None:
         self._parts = parts
-        self._attention = [priced for priced in price.ops if _sees_all(priced)]
+        self._attention = [
+            (priced.op, priced.count)
+            for priced in price.ops
+            if isinstance(priced.op, Attention) and priced.op.reach.kind == "full"
+        ]
         self._texts_are_whole = any(reach.kind == "cross" for reach in price.reaches)
 
     @property
     def heads(self) -> int:
         """Heads of the attention over all rows, by which it is divided: of several such ops the fewest."""
-        return min(priced.op.heads for priced in self._attention if isinstance(priced.op, Attention))
+        return min(op.heads for op, _ in self._attention)
 
     def of(self, work: Work) -> Work:
         """A card's part of a pass over one picture: so many of the rows of each space, and some of the heads over all
@@ -86,26 +89,20 @@ class DividedPass:
         if self._parts == 1:
             return []
         found: list[Cost] = []
-        for priced in self._attention:
-            op = priced.op
-            assert isinstance(op, Attention)
+        for op, count in self._attention:
             rows = work.attention[op.reach].total.queries
             if not rows:  # attention over texts alone runs once a request, not in a pass
                 continue
             widths = (op.heads * op.spec.k_dim, *(op.spec.heads * n for n in (op.spec.k_dim, op.spec.v_dim)))
             for width in (*widths, op.heads * op.value_dim):
                 message = Cost(communication={"all_to_all": float(rows * width * op.spec.dtype.itemsize)})
-                found += [message] * priced.count
+                found += [message] * count
         return found
 
 
 def exchange(latents: Sequence[int]) -> Cost:
     """Both velocities of a pair, of latents of this shape, so that either half of the cards makes the same step."""
     return Cost(communication={"all_gather": float(2 * 4 * math.prod(latents))})
-
-
-def _sees_all(priced: PricedOp) -> bool:
-    return isinstance(priced.op, Attention) and priced.op.reach.kind == "full"
 
 
 def heads_of(price: Price) -> int:

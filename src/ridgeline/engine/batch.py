@@ -13,7 +13,7 @@ from torch import Tensor
 from ridgeline.engine.features import Features
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
-from ridgeline.ops.kv import KVGroup, StateSpec
+from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.staging import staged
 
 PageTables = list[list[int]]
@@ -103,7 +103,7 @@ class BatchBuilder:
 
     def states(self, items: Sequence[PlanItem]) -> list[int]:
         """The pages of the states of these items."""
-        fixed = [index for index, group in enumerate(self.groups) if isinstance(group.spec, StateSpec)]
+        fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
         return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
     def _group(self, items: Sequence[PlanItem], index: int) -> Tables:

@@ -68,7 +68,7 @@ def run() -> Outcome:
     tiled = {tile: in_tiles(q_QD, k_LD, v_LD, tile) for tile in TILES}
     apart = max(float((other_QD - one_QD).abs().max() / one_QD.abs().max()) for other_QD, _ in tiled.values())
     ledger = Ledger()
-    card, layers = ledger.card(CARD), [op for _, op in ledger.model(MODEL).ops() if isinstance(op, Attention)]
+    card, layers = ledger.card(CARD), [op for _, op in ledger.model(MODEL).ops_of(Attention)]
     op = layers[0]
     scores = {n: score_bytes(op, n) for n in LENGTHS}
     passing = {n: PASSES * scores[n] / card.bandwidth for n in LENGTHS}

@@ -134,7 +134,7 @@ class Inside:
 
     def _listen(self, ids: Sequence[int], note: Told) -> None:
         """Run a text; `note` is told of each call of attention."""
-        with listening([(path, op) for path, op in self.model.ops() if isinstance(op, Attention)], note):
+        with listening(self.model.ops_of(Attention), note):
             self.logits(ids)
 
     @property
@@ -145,7 +145,7 @@ class Inside:
     @contextmanager
     def activated(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
         """While it lasts, the gates of all layers go through another function."""
-        gates = [op for _, op in self.model.ops() if isinstance(op, ActivatedProjections)]
+        gates = [op for _, op in self.model.ops_of(ActivatedProjections)]
         own = [op.function for op in gates]
         for op in gates:
             op.function = function

@@ -15,7 +15,6 @@ from ridgeline.lab.served import USUAL, Replica, Requests, Served
 from ridgeline.models import build
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
@@ -85,12 +84,12 @@ class Ledger:
 
     def kept(self, name: str, positions: int, encoded: int = 0) -> float:
         """Bytes that a request keeps which has so many positions, and so many that an encoder has read for it."""
-        specs = [spec for spec in self.model(name).kv_specs if isinstance(spec, KVSpec)]
+        specs = [spec for spec in self.model(name).kv_specs if not spec.is_state]
         return sum(spec.slot_bytes * spec.slots(positions, encoded) for spec in specs)
 
     def touched(self, name: str, rows: int) -> float:
         """Experts of a layer that so many tokens hit on average, if each picks at random."""
-        return next(op for _, op in self.model(name).ops() if isinstance(op, Experts)).touched(rows)
+        return next(op.experts for _, op in self.model(name).ops() if op.experts is not None).of(rows)
 
     # -- cards --------------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,12 @@ PAIRS = (("man", "woman"), ("he", "she"), ("his", "her"), ("boy", "girl"))
 
 def words_of(model: str) -> Words:
     """The embedding of a model and its tokenizer. Raises ValueError where it has none, or its rows are codes."""
-    table = next((op for _, op in load_model(model).ops() if isinstance(op, Embedding)), None)
-    if table is None or table.weight is None:
+    tables = [op for _, op in load_model(model).ops_of(Embedding)]
+    if not tables or tables[0].weight is None:
         raise ValueError(
             f"{model} has no table of embeddings, or one of codes; take a checkpoint that is not quantised"
         )
-    return Words(table.weight.detach(), tokenizer_of(model))
+    return Words(tables[0].weight.detach(), tokenizer_of(model))
 
 
 def pair(words: Words) -> tuple[str, str]:

@@ -198,7 +198,7 @@ def kept(config: dict[str, int], source: int, written: int) -> int:
     """What the layers of a model with these sizes keep, by whom they look at."""
     specs = build(Fields({**read_config("flan-t5-small").values, **config}, "these sizes")).kv_specs
     counts = {"cross": source, "causal": written}
-    return round(sum(spec.slot_bytes * counts[spec.reach.kind] for spec in specs if isinstance(spec, KVSpec)))
+    return round(sum(spec.slot_bytes * counts[spec.reach.kind] for spec in specs))
 
 
 def file_of(tensors: dict[str, Vector]) -> bytes:

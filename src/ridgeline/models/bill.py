@@ -3,10 +3,6 @@
 from dataclasses import dataclass
 
 from ridgeline.models.model import Model
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Head
-from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
@@ -48,22 +44,17 @@ def bill(model: Model) -> Bill:
     if not parts[VISION]:
         del parts[VISION]
     bills = list(layers.values())
-    return Bill(parts, max(bills, key=bills.count), total, total - _idle(model), nbytes)
+    idle = sum(op.idle_parameters for _, op in model.ops())
+    return Bill(parts, max(bills, key=bills.count), total, total - idle, nbytes)
 
 
 def part_of(model: Model, path: str, op: Op) -> str:
     """Which of PARTS, or VISION, an op of a model belongs to; `path` is where it is."""
     if getattr(model.get_submodule(path.partition(".")[0]), "sees", False):
         return VISION
-    if isinstance(op, Head):
-        return "head"
-    if isinstance(op, Embedding):
-        return "embedding"
-    if isinstance(op, Norm):
-        return "norms"
-    while True:  # the nearest module above that says which part it is
-        part = getattr(model.get_submodule(path), "part", None)
-        if part is not None:
+    while True:  # the op itself, or the nearest module above that says which part it is
+        part = getattr(model.get_submodule(path), "part", "")
+        if part:
             assert part in PARTS
             return str(part)
         assert path, f"{op} belongs to no part of the bill"
@@ -88,9 +79,3 @@ def _place(path: str) -> tuple[str, int] | None:
     names = path.split(".")
     first = next((i for i, name in enumerate(names) if name.isdigit()), None)
     return None if first is None else (".".join(names[:first]), int(names[first]))
-
-
-def _idle(model: Model) -> int:
-    """Parameters of experts that one token does not pass through."""
-    mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    return sum((m.count - m.active) * m.expert_parameters for m in mixtures)

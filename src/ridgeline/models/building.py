@@ -13,8 +13,9 @@ from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
 from ridgeline.models.recipes.module_names import beginnings
-from ridgeline.models.storage import Place, Storage
+from ridgeline.models.storage import Storage
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 

@@ -11,7 +11,6 @@ Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -33,7 +32,6 @@ from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm
 from ridgeline.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.ops.rows import JoinColumns
@@ -232,7 +230,7 @@ class Decoder(Model):
         head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, bias, split="column", shard=d.vocabulary_shard)
         self.lm_head = Head(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
-        self._note_kept()
+        self.note_kept()
         table = f"{self.trunk_name}.{embedding}"
         self.ties = {"lm_head.matrix.weight": f"{table}.weight"} if tied else {}
         if tied:
@@ -270,7 +268,7 @@ class Decoder(Model):
         if self.has_head:
             self.drop_head()
         trunk.stop_after(*layers)
-        self._note_kept()
+        self.note_kept()
         left_out = "|".join(str(layer) for layer in range(last, every))
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
@@ -278,13 +276,8 @@ class Decoder(Model):
         """From now on every sequence is run, and priced, whole in one step, and nothing of it is kept for a later one:
         attention is given Uncached, not KV memory."""
         for _, op in self.ops():
-            if isinstance(op, Attention):
-                op.spec = replace(op.spec, at_once=True)
-        self._note_kept()
-
-    def _note_kept(self) -> None:
-        specs = (op.spec for _, op in self.ops() if isinstance(op, Attention | Recurrence))
-        self.kv_specs = tuple(spec for spec in specs if spec.kept)
+            op.keep_nothing()
+        self.note_kept()
 
     def head(self, x_RD: Tensor) -> Tensor:
         """As Model.head."""

@@ -154,9 +154,10 @@ class EncoderDecoder(Model):
         """Once the stacks are there: the head, what layers keep, what is tied."""
         self.lm_head = Head(self._head, scale=self._head_scale)
         self.all_gather = self._gathers
-        attends = [op for _, op in self.ops() if isinstance(op, Attention) and op.spec.kept]
-        assert [op.layer for op in attends] == list(range(len(attends)))
-        self.kv_specs, self.ties = tuple(op.spec for op in attends), ties
+        self.note_kept()
+        keeping = [op.layer for _, op in self.ops_of(Attention) if op.spec.kept]
+        assert keeping == list(range(len(self.kv_specs)))
+        self.ties = ties
         self.tie()
 
     def head(self, x_RD: Tensor) -> Tensor:

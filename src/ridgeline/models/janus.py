@@ -23,7 +23,7 @@ from ridgeline.models.model import Model, PlacedRows
 from ridgeline.models.storage import Storage
 from ridgeline.models.vision_tower import VisionTower, read_tower
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import EitherEmbedding, IndexedEmbedding, PlacedEmbedding
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.linear import Head
@@ -125,7 +125,7 @@ class JanusDrawer(Model):
         trunk.embed_tokens = embeddings
         self.model = trunk
         self.generation_head = head
-        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention))
+        self.note_kept()
 
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None

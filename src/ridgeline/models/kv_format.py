@@ -5,7 +5,6 @@ import torch
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
 from ridgeline.ops.formats import KV_FORMATS, KVFormat, format_of, kv_format_named
-from ridgeline.ops.kv import KVSpec
 
 
 def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
@@ -32,8 +31,8 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
 def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
     """Raises ValueError where a format is asked for and the model keeps nothing, ModelRefused for a checkpoint's scales
     that nothing reads."""
-    kept = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
+    kept = [spec for spec in model.kv_specs if not spec.is_state]
     if kv is not None and not kept:
         raise ValueError(f"{fields.source} keeps no keys and values; leave --kv {kv} out")
-    if model.storage.kv is not None and model.storage.kv.stated and not all(spec.v_dim for spec in kept):
+    if model.storage.kv is not None and model.storage.kv.stated and any(spec.is_latent for spec in kept):
         raise fields.refuse("scales of latents in fp8 are not read; give --kv fp8, which does without")

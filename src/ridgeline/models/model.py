@@ -2,14 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ridgeline.models.network import Network
-from ridgeline.models.storage import Place, PlaceKind
 from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
@@ -17,9 +16,9 @@ from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels.recording import ASKED_FLOPS, CAPTURED_ROWS, MAX_RECORDED_ROWS, Memory
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import AdapterRows, MatrixSpec
+from ridgeline.ops.matrix import AdapterRows
 from ridgeline.ops.op import Op
+from ridgeline.ops.place import Place
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space
 
@@ -110,27 +109,31 @@ class Model(Network):
         """Keep matrices and the table of tokens in the formats that `choose(place)` names, unfilled. A tied head is
         that table, in whatever format it is."""
         path, table = self._token_table()
-        table.store(choose(Place(self.module_name(path), "embedding", table.width, table.entries)))
+        self._store_op(path, table, choose)
         for path, op in self.ops():
-            name = self.module_name(path)
-            if isinstance(op, Projections):
-                named = {n: self.module_name(f"{path}.{n}") for n in op.names}
-                op.store({n: choose(_place(named[n], "matrix", op.matrix(n).spec)) for n in op.names})
-            elif isinstance(op, Experts):
-                op.store({n: choose(_place(f"{name}.0.{n}", "expert", spec)) for n, spec in op.specs.items()})
-            elif isinstance(op, LatentAttention):
-                op.store(choose(_place(self.module_name(f"{path}.kv_b_proj"), "matrix", op.kv_b_proj.spec)))
-            elif isinstance(op, Head):
-                op.store(table.stored if self.tied else choose(_place(name, "head", op.matrix.spec)))
-            elif isinstance(op, Linear):
-                op.store(choose(_place(name, "router" if op.exempt else "matrix", op.matrix.spec)))
+            places = op.places()
+            kinds = {place.kind for place in places.values()}
+            if "head" in kinds and self.tied:
+                op.store(dict.fromkeys(places, table.stored))
+            elif "embedding" not in kinds:
+                self._store_op(path, op, choose)
         self.tie()
+
+    def _store_op(self, path: str, op: Op, choose: WeightChoice) -> None:
+        name, chosen = self.module_name(path), dict[str, WeightFormat | None]()
+        for key, place in op.places().items():
+            chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
+        op.store(chosen)
+
+    def note_kept(self) -> None:
+        """Set `kv_specs` to what the ops keep."""
+        self.kv_specs = tuple(op.kept_spec for _, op in self.ops() if op.kept_spec is not None)
 
     def _token_table(self) -> tuple[str, Embedding]:
         """The embedding of tokens, with its path: what the head is tied to, else the first; a speech model's first is
         of its encoder's positions."""
         tied = {path.rpartition(".")[0] for path in self.ties.values()}
-        return next((path, op) for path, op in self.ops() if isinstance(op, Embedding) and (not tied or path in tied))
+        return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 
     @property
     def runs_natively(self) -> bool:
@@ -174,7 +177,3 @@ class Model(Network):
 
         self.trace_calls(dict.fromkeys(self.spaces, MAX_RECORDED_ROWS), told)
         return memory.nbytes
-
-
-def _place(name: str, kind: PlaceKind, spec: MatrixSpec) -> Place:
-    return Place(name, kind, spec.inputs, spec.outputs)

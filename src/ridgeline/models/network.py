@@ -3,23 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
-from ridgeline.ops.linear import Head, Multiplies, Projections
-from ridgeline.ops.matrix import LowRank, Matrix, PrequantisedMatrix, settle
+from ridgeline.ops.linear import Multiplies, Projections
+from ridgeline.ops.matrix import Matrix, settle
 from ridgeline.ops.op import Op
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import Reach, Space
+
+OpT = TypeVar("OpT", bound=Op)
 
 Told = Callable[[str, Op, tuple[Any, ...], Any], None]
 """What is told of an op's call: its path, the op, its inputs and what it gave."""
@@ -64,12 +63,16 @@ class Network(nn.Module, ABC):
     @property
     def adapter_bytes(self) -> float:
         """Bytes of the adapters beside its matrices."""
-        return float(sum(p.nbytes for m in self.modules() if isinstance(m, LowRank) for p in m.parameters()))
+        return float(sum(weight.nbytes for weight in self.adapter_weights()))
+
+    def adapter_weights(self) -> list[Tensor]:
+        """Return the weights that adapters have brought."""
+        return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
     def reaches(self) -> frozenset[Reach]:
         """What its attention and its recurrences reach, as Work wants it."""
-        return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention | Recurrence))
+        return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
 
     @property
     def tied(self) -> bool:
@@ -82,8 +85,8 @@ class Network(nn.Module, ABC):
             module, _, name = path.rpartition(".")
             owner, _, of_source = source.rpartition(".")
             table = self.get_submodule(owner)
-            held = table.held() if isinstance(table, Embedding) else {of_source: table.get_parameter(of_source)}
-            for own, parameter in held.items():
+            assert isinstance(table, Stored)
+            for own, parameter in table.tied_parameters().items():
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
@@ -122,15 +125,14 @@ class Network(nn.Module, ABC):
 
     def _part_table(self, path: str, first: str) -> None:
         """Give the module at a path an unfilled table of its own; if there is no module, create one like `first`."""
+        there = self._has(path)
+        if there and f"{path}.weight" not in self.ties:
+            return
         parent, _, name = path.rpartition(".")
-        owner = self.get_submodule(parent)
+        table = self.get_submodule(path if there else first)
+        assert isinstance(table, Stored)
         with torch.device("meta"):
-            if not self._has(path):
-                table = self.get_submodule(first)
-                assert isinstance(table, Embedding)
-                owner.add_module(name, table.another())
-            elif isinstance(owner, Head) and f"{path}.weight" in self.ties:
-                owner.store(owner.stored)
+            self.get_submodule(parent).add_module(name, table.another())
 
     def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
@@ -170,28 +172,34 @@ class Network(nn.Module, ABC):
     @property
     def weights_run(self) -> bool:
         """The same of its weights alone."""
-        return all(module.runs for module in self.modules() if isinstance(module, Stored))
+        return all(module.runs for _, module in self.stored_modules())
 
     def refuse_division(self) -> None:
-        """Raises Indivisible where ranks would cut what a checkpoint's quantiser stored in one piece."""
-        for module in self.modules():
-            if isinstance(module, PrequantisedMatrix | Experts):
-                module.refuse_division()
+        """Raise Indivisible if ranks would cut what a checkpoint's quantiser stored in one piece."""
+        for _, module in self.stored_modules():
+            module.refuse_division()
 
     def expand(self) -> None:
         """Create the parameters that pricing does without, before a loader fills them."""
-        for module in self.modules():
-            if isinstance(module, Experts):
-                module.expand()
+        for _, module in self.stored_modules():
+            module.create_parameters()
+
+    def stored_modules(self) -> list[tuple[str, Stored]]:
+        """Return every module that may have parameters of its own with its path, in the order of the module tree."""
+        return [(path, module) for path, module in self.named_modules() if isinstance(module, Stored)]
 
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
+    def ops_of(self, kind: type[OpT]) -> list[tuple[str, OpT]]:
+        """Return every op of a class with its path, for a view that is about that class."""
+        return [(path, op) for path, op in self.ops() if isinstance(op, kind)]
+
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
         """The ops that hold parameters of their own, with their paths: a tied head's are the embedding's."""
         for path, op in self.ops():
-            if op.parameter_count() and not (isinstance(op, Head) and self.tied) and f"{path}.weight" not in self.ties:
+            if op.parameter_count() and not any(tied.startswith(f"{path}.") for tied in self.ties):
                 yield path, op
 
     @property
@@ -202,13 +210,11 @@ class Network(nn.Module, ABC):
     def tensors(self) -> dict[str, tuple[Stored, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
         there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it."""
-        within = tuple(
-            f"{path}." for path, module in self.named_modules() if isinstance(module, Stored) and module.takes_all
-        )
+        within = tuple(f"{path}." for path, module in self.stored_modules() if module.takes_all)
         return {
             self.checkpoint_name(f"{path}.{name}"): (module, name)
-            for path, module in self.named_modules()
-            if isinstance(module, Stored) and not path.startswith(within)
+            for path, module in self.stored_modules()
+            if not path.startswith(within)
             for name in module.tensors()
             if name == "bias" or f"{path}.weight" not in self.ties
         }
@@ -226,7 +232,7 @@ class Network(nn.Module, ABC):
 
 
 @contextmanager
-def listening(ops: Iterable[tuple[str, Op]], told: Told) -> Iterator[None]:
+def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]) -> Iterator[None]:
     """While it lasts, `told` is told of each call of these ops, as it ends."""
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))

@@ -8,7 +8,6 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.latent import LatentAttention
 
 
@@ -52,15 +51,14 @@ class Sizes:
 
 def sizes_of(model: Model) -> Sizes:
     """The sizes of an undivided model."""
-    ops = [op for _, op in model.ops()]
-    hidden = next(op.width for op in ops if isinstance(op, Embedding))
-    widths = sorted({op.width for op in ops if isinstance(op, ActivatedProjections)})
-    experts = [op for op in ops if isinstance(op, Experts)]
+    hidden = model.ops_of(Embedding)[0][1].width
+    widths = sorted({op.width for _, op in model.ops_of(ActivatedProjections)})
+    experts = [op for _, op in model.ops_of(Experts)]
     mixture = MixtureSizes(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
-    attends = [op for op in ops if isinstance(op, Attention) and isinstance(op.spec, KVSpec)]
+    attends = [op for _, op in model.ops_of(Attention)]
     if not attends:
         return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
-    latents = [op for op in attends if isinstance(op, LatentAttention)]
+    latents = [op for _, op in model.ops_of(LatentAttention)]
     if latents:
         heads = latents[0].heads
         return Sizes(hidden, tuple(widths), heads, heads, latents[0].sizes.key, mixture, "MLA", _latents(latents))

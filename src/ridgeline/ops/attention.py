@@ -7,6 +7,7 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -126,8 +127,21 @@ class Attention(Op):
 
     @property
     def reach(self) -> Reach:
-        """Which keys a query sees."""
+        """As Op.reach: which keys a query sees."""
         return self.spec.reach
+
+    @property
+    def kept_spec(self) -> KVSpec | None:
+        """As Op.kept_spec."""
+        return self.spec if self.spec.kept else None
+
+    def keep_nothing(self) -> None:
+        """As Op.keep_nothing."""
+        self.spec = replace(self.spec, at_once=True)
+
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: whether keys and values share one scale."""
+        self.one_scale = self.k_scale is not None and dtype_of(ONE_SCALE) is not None
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""
@@ -320,10 +334,14 @@ class Attention(Op):
         """As Op.number_format."""
         return format_of(self.spec.dtype).name
 
+    @property
+    def score_heads(self) -> int:
+        """As Op.score_heads."""
+        return self.heads
+
     def score_matrix_bytes(self, work: Work) -> float:
-        """What a kernel that keeps its score matrix in memory moves beside `cost`: q k^T written, read for the softmax,
-        written back, read for the product with v (Dao et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
-        """
+        """As Op.score_matrix_bytes: q k^T written, read for the softmax, written back, read for the product with v (Dao
+        et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted."""
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 

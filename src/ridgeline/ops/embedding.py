@@ -1,6 +1,6 @@
 """Embeddings: one stored row a token id or a position."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.op import Op
+from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
 
@@ -25,6 +26,7 @@ class Embedding(Op):
     """
 
     kind = "embedding"
+    part = "embedding"
 
     def __init__(
         self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None
@@ -32,16 +34,20 @@ class Embedding(Op):
         super().__init__()
         self.entries, self.width, self.dtype, self.shard, self.scale = entries, width, dtype, shard, scale
         self.own_entries = shard.part(entries, "embeddings")
-        self.store(None)
+        self.store({"weight": None})
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """As Linear.store."""
-        self.stored = stored
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"weight": Place("", "embedding", self.width, self.entries)}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Op.store."""
+        self.stored = stored["weight"]
         self.weight: nn.Parameter | None = None
         self.table: QuantisedMatrix | None = None
-        if stored is not None and stored.code:
+        if self.stored is not None and self.stored.code:
             spec = MatrixSpec(self.width, self.entries, self.dtype, split="column", shard=self.shard)
-            table = matrix_of(spec, stored)
+            table = matrix_of(spec, self.stored)
             assert isinstance(table, QuantisedMatrix)
             table.unnamed = True
             self.table = table
@@ -49,9 +55,9 @@ class Embedding(Op):
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
     def another(self) -> "Embedding":
-        """Return an unfilled table of the same sizes and format."""
+        """As Stored.another."""
         other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
-        other.store(self.stored)
+        other.store({"weight": self.stored})
         return other
 
     @property
@@ -59,8 +65,8 @@ class Embedding(Op):
         """As Stored.runs."""
         return self.stored is None or self.table is not None
 
-    def held(self) -> dict[str, nn.Parameter]:
-        """The parameters of its rows, by the names that a matrix has for them."""
+    def tied_parameters(self) -> Mapping[str, nn.Parameter]:
+        """As Stored.tied_parameters: those of its rows, by the names that a matrix has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     def shares(self) -> tuple[Share, ...]:

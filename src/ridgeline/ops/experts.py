@@ -3,8 +3,9 @@
 Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts a token, N = T x K rows by expert.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.expert_layout import ExpertLayout
+from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED, ExpertLayout
 from ridgeline.ops.features import Feature, Gathered, Touched
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
@@ -20,6 +21,7 @@ from ridgeline.ops.kernels.experts import LayerExperts
 from ridgeline.ops.linear import native_product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of, stored_alike
 from ridgeline.ops.op import Kernel, Op, stored_name
+from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
 
@@ -42,8 +44,8 @@ def _taken(matrix: Matrix) -> bool:
 class Experts(nn.ModuleList, Op):
     """The experts of one layer; a step reads the weights of each expert that some token picked, once.
 
-    Priced from its shapes; `expand` creates the parameters of all experts when they are to be filled, because a model
-    of 12,000 experts that is only priced should not wait for 36,000 modules.
+    Priced from its shapes; `create_parameters` creates the parameters of all experts when they are to be filled,
+    because a model of 12,000 experts that is only priced should not wait for 36,000 modules.
     """
 
     kind = "experts"
@@ -87,8 +89,12 @@ class Experts(nn.ModuleList, Op):
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places, of the matrices of one expert, as which all are stored."""
+        return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
+
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Linear.store, of each matrix of every expert by its name."""
+        """As Op.store."""
         assert not len(self), "experts are stored in another form before they are created"
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
@@ -106,7 +112,7 @@ class Experts(nn.ModuleList, Op):
             return all(matrix.runs for matrix in self.expert().values())
 
     def refuse_division(self) -> None:
-        """As PrequantisedMatrix.refuse_division, of one expert, as which all are stored."""
+        """As Stored.refuse_division, of one expert, as which all are stored."""
         for matrix in self._prequantised():
             matrix.refuse_division()
 
@@ -120,8 +126,8 @@ class Experts(nn.ModuleList, Op):
         with torch.device("meta"):
             return [matrix for matrix in self.expert().values() if isinstance(matrix, PrequantisedMatrix)]
 
-    def expand(self) -> None:
-        """Create every expert's parameters on the current device."""
+    def create_parameters(self) -> None:
+        """As Stored.create_parameters, of every expert."""
         if len(self):
             return
         for _ in range(self.count):
@@ -130,9 +136,30 @@ class Experts(nn.ModuleList, Op):
                 expert.add_module(name, matrix)
             self.append(expert)
 
+    @property
+    def pending_matrices(self) -> int:
+        """As Stored.pending_matrices."""
+        return self.count * len(self.specs)
+
     def matrices(self, expert: int) -> tuple[Matrix, ...]:
         """Gate (where there is one), up and down of one expert."""
         return tuple(getattr(self[expert], name) for name in self.specs)
+
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: the layout of the experts.
+
+        Older tools write a tensor for each matrix of each expert, and newer ones a single tensor for a layer. Llama 4
+        has the latter, transposed, or the former if it is meant to be quantised. gpt-oss has a single tensor for a
+        layer, in one of two number formats.
+        """
+        layout, first = (STACKED, "gate_up_proj") if self.gated else (UNGATED, "up_proj")
+        whole = dtype_of(first) is not None
+        if self.layout is None and whole:
+            self.layout = layout
+        elif self.layout is TURNED and not whole:
+            self.layout = None
+        elif self.layout is INTERLEAVED and dtype_of("gate_up_proj_blocks") is not None:
+            self.layout = MXFP4_BLOCKS
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: those of its layout, where it has one; then its matrices have none of their own."""
@@ -176,6 +203,11 @@ class Experts(nn.ModuleList, Op):
     def expert_parameters(self) -> int:
         """Numbers that one expert has, of this rank."""
         return sum(self._count(spec) for spec in self.specs.values())
+
+    @property
+    def idle_parameters(self) -> int:
+        """As Op.idle_parameters."""
+        return (self.count - self.active) * self.expert_parameters
 
     def _count(self, spec: MatrixSpec) -> int:
         return spec.own_outputs * (spec.own_inputs + spec.bias)
@@ -286,13 +318,21 @@ class Experts(nn.ModuleList, Op):
 
     def touched(self, tokens: float) -> float:
         """Distinct experts that `tokens` tokens are expected to hit."""
-        return Touched(self.count, self.active).of(tokens)
+        return self.experts.of(tokens)
+
+    @property
+    def experts(self) -> Touched:
+        """As Op.experts."""
+        return Touched(self.count, self.active)
+
+    def experts_hit(self, inputs: tuple[Any, ...]) -> int:
+        """As Op.experts_hit."""
+        return len(torch.unique(inputs[2]))
 
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features."""
-        touched = Touched(self.count, self.active)
-        return (touched, Gathered()) if self.gathered > 1 else (touched,)
+        return (self.experts, Gathered()) if self.gathered > 1 else (self.experts,)
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""

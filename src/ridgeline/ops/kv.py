@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.ops.formats import KVFormat, format_of
-from ridgeline.ops.work import Reach
+from ridgeline.ops.work import RECURRENT, Reach
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,8 @@ class KVSpec:
     dtype: "torch.dtype"
     stored: KVFormat | None = None
     at_once: bool = False
+    is_state: ClassVar[bool] = False
+    """Whether every step overwrites it, so that an earlier position can be neither shared nor returned to."""
 
     @property
     def kept(self) -> bool:
@@ -70,6 +72,11 @@ class KVSpec:
         vectors = self.heads * (2 if self.v_dim else 1)  # a latent is one
         scales = vectors if self.stored.block is None else numbers / self.stored.block
         return (numbers * self.stored.bits + scales * self.stored.scale_bits) / 8
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether a position keeps a latent, of which the value is a part."""
+        return not self.v_dim
 
     @property
     def code(self) -> str:
@@ -117,6 +124,9 @@ class StateSpec:
 
     numbers: int
     dtype: "torch.dtype"
+    is_state: ClassVar[bool] = True
+    is_latent: ClassVar[bool] = False
+    reach: ClassVar[Reach] = RECURRENT
     kept: ClassVar[bool] = True
     grows: ClassVar[bool] = False
     passes: ClassVar[bool] = False

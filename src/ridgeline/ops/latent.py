@@ -11,7 +11,7 @@ positions, R part with them, D = N + R, C latent, E = C + R what is kept of a po
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,7 @@ from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, by_head, stored_name
+from ridgeline.ops.place import Place
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, AttentionSum, AttentionWork, Space, Work
@@ -83,9 +84,13 @@ class LatentAttention(Attention):
         """Whether our kernels read its latents, once queries have absorbed the matrix."""
         return self.spec.dtype in DTYPES
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """As Linear.store, of its matrix."""
-        self.kv_b_proj = matrix_of(self.kv_b_proj.spec, stored)
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"kv_b_proj": self.kv_b_proj.spec.place("matrix", "kv_b_proj")}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Op.store."""
+        self.kv_b_proj = matrix_of(self.kv_b_proj.spec, stored["kv_b_proj"])
         self._weight_bytes = self.kv_b_proj.stored_bytes()
 
     def expands(self, sums: AttentionSum) -> bool:

@@ -23,6 +23,7 @@ from ridgeline.ops.matrix import (
     stored_alike,
 )
 from ridgeline.ops.op import Kernel, Op, stored_name
+from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
@@ -46,6 +47,8 @@ class Multiplies(Op):
     """An op of one or several stored matrices, any of which may have adapters beside it (`ops/matrix/adapted.py`)."""
 
     kind = "linear"
+    names: tuple[str, ...] = ("matrix",)
+    """The names of its matrices, in the order of the results."""
 
     @property
     @abstractmethod
@@ -57,9 +60,17 @@ class Multiplies(Op):
         once all have them so, or none."""
         return not card and all(matrix.interleaves for matrix in self.matrices)
 
-    @abstractmethod
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """As Op.adaptable."""
+        return dict(zip(self.names, self.matrices, strict=True))
+
     def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """Put an adapter's addition beside the matrix of this name."""
+        """As Op.adapt."""
+        matrix = getattr(self, name)
+        if not isinstance(matrix, AdaptedMatrix):
+            matrix = AdaptedMatrix(matrix, rows)
+            self.add_module(name, matrix)
+        matrix.adapt(number, added)
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """As Op.cost, and what the adapters of the step's rows add."""
@@ -114,21 +125,19 @@ class Linear(Multiplies):
         self.matrix, self.exempt = matrix_of(spec), exempt
         self.matrix.unnamed = True
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """Keep the matrix in another form, unfilled."""
-        self.matrix = matrix_of(self.matrix.spec, stored)
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"matrix": self.matrix.spec.place("router" if self.exempt else "matrix")}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Op.store."""
+        self.matrix = matrix_of(self.matrix.spec, stored["matrix"])
         self.matrix.unnamed = True
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The one."""
         return (self.matrix,)
-
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """As Multiplies.adapt."""
-        if not isinstance(self.matrix, AdaptedMatrix):
-            self.matrix = AdaptedMatrix(self.matrix, rows)
-        self.matrix.adapt(number, added)
 
     @property
     def stored(self) -> WeightFormat | None:
@@ -192,6 +201,7 @@ class Head(Linear):
     """
 
     kind = "head"
+    part = "head"
 
     def __init__(
         self,
@@ -203,6 +213,14 @@ class Head(Linear):
     ) -> None:
         super().__init__(spec, exempt=True)
         self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
+
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {"matrix": self.matrix.spec.place("head")}
+
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """As Op.adaptable: none adds to the logits."""
+        return {}
 
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
@@ -266,16 +284,12 @@ class Projections(Multiplies):
         """In the order of the results."""
         return tuple(map(self.matrix, self.names))
 
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
-        """As Multiplies.adapt."""
-        matrix = self.matrix(name)
-        if not isinstance(matrix, AdaptedMatrix):
-            matrix = AdaptedMatrix(matrix, rows)
-            self.add_module(name, matrix)
-        matrix.adapt(number, added)
+    def places(self) -> Mapping[str, Place]:
+        """As Op.places."""
+        return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Linear.store, of each matrix by its name."""
+        """As Op.store."""
         for name, matrix in zip(self.names, self.matrices, strict=True):
             self.add_module(name, matrix_of(matrix.spec, stored[name]))
 

@@ -22,6 +22,8 @@ class Norm(Op):
     normalised."""
 
     kind = "norm"
+    part = "norms"
+    multiplier = 1.0  # of what is added before
     FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 

@@ -2,16 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from typing import ClassVar, Literal
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from ridgeline.ops.cost import NO_COST, Cost
-from ridgeline.ops.features import Feature
+from ridgeline.ops.features import Feature, Touched
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kv import Kept
+from ridgeline.ops.matrix import AdapterRows, LowRank, Matrix
+from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Stored
-from ridgeline.ops.work import TOKENS, Space, Work
+from ridgeline.ops.work import TOKENS, Reach, Space, Work
 
 
 class Kernel(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +69,10 @@ class Op(Stored, ABC):
     parts: tuple[str, ...] = ("forward",)
     fused = False
     reads_context: ClassVar[bool] = False
+    gathered: int = 1
+    """The ranks whose rows, as many as this one's, come together in a call; priced, not run."""
+    part: ClassVar[str] = ""
+    """The part of a model's bill that its parameters are in; "" if the module around it says that."""
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """What one call over the rows of `space` must do in a step of `work`; nothing for no rows."""
@@ -148,3 +155,63 @@ class Op(Stored, ABC):
     @abstractmethod
     def signature(self) -> Hashable:
         """Equal for two ops of one class whose `cost` is the same function, so that a price evaluates them once."""
+
+    # -- how it is stored ---------------------------------------------------------------------------------------------
+
+    def places(self) -> Mapping[str, Place]:
+        """Return the places whose number format a recipe chooses, by the names that `store` takes. `Place.name` is the
+        path within the op that a checkpoint has for it."""
+        return {}
+
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """Keep the numbers of every place in the format given for it, unfilled; None for the model's dtype."""
+        assert not stored, f"no recipe chooses a format for {self.kind}"
+
+    @property
+    def idle_parameters(self) -> int:
+        """The parameters that one row does not pass through: those of the experts that its token does not pick."""
+        return 0
+
+    def adaptable(self) -> Mapping[str, Matrix]:
+        """Return the matrices that an adapter may add to, by their paths within the op."""
+        return {}
+
+    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+        """Put the addition of the adapter `number` next to the matrix of this name."""
+        raise AssertionError(f"no adapter adds to {self.kind}")
+
+    # -- which experts it runs ----------------------------------------------------------------------------------------
+
+    @property
+    def experts(self) -> Touched | None:
+        """The experts of which its rows pass some, by which it is said how many distinct ones they hit; None if it has
+        none."""
+        return None
+
+    def experts_hit(self, inputs: tuple[Any, ...]) -> int | None:
+        """Return how many distinct experts a call with these inputs ran; None if it has none."""
+        return None
+
+    # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
+
+    @property
+    def reach(self) -> Reach | None:
+        """The positions that its queries see; None for an op whose rows know nothing of each other."""
+        return None
+
+    @property
+    def kept_spec(self) -> Kept | None:
+        """What later steps read of a sequence that this one wrote; None if nothing is kept."""
+        return None
+
+    def keep_nothing(self) -> None:
+        """Keep no positions from now on: every sequence runs whole in one step."""
+
+    @property
+    def score_heads(self) -> int | None:
+        """The heads that have a score for each pair of a query and a key; None for an op without scores."""
+        return None
+
+    def score_matrix_bytes(self, work: Work) -> float:
+        """Return the bytes that a kernel moves in addition to `cost` if it keeps the matrix of its scores in memory."""
+        return 0.0

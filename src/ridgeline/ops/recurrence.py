@@ -8,7 +8,6 @@ Shapes: T rows of a step, B sequences with Q rows each, C channels, N numbers of
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,12 +33,21 @@ class Recurrence(Op):
 
     kind = "recurrence"
     reads_context = True
-    reach: ClassVar[Reach] = RECURRENT
 
     def __init__(self, layer: int, spec: StateSpec, width: int, dtype: torch.dtype) -> None:
         """layer: its place among what the model keeps. width: of a row of the result. dtype: of rows in and out."""
         super().__init__()
         self.layer, self.spec, self.width, self.dtype = layer, spec, width, dtype
+
+    @property
+    def reach(self) -> Reach:
+        """As Op.reach."""
+        return self.spec.reach
+
+    @property
+    def kept_spec(self) -> StateSpec:
+        """As Op.kept_spec."""
+        return self.spec
 
     def run(self, inputs: tuple[Tensor, ...], kv: KVContext) -> Tensor:
         """Rows that come in, [T, ...] each -> [T, W], the states moved on."""

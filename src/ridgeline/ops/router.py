@@ -3,7 +3,7 @@
 Shapes: T rows of a step, I inputs, E experts, K experts a token, G groups of experts.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -119,10 +119,10 @@ class Router(Linear):
         )
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
-    def widen(self) -> None:
-        """Hold the matrix in fp32, in which the logits are computed. For a checkpoint that stores it in fp32."""
-        assert self.rule.wide, "other routers compute in the model's dtype"
-        if self.matrix.spec.dtype == torch.float32:
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: the matrix stays in fp32 if it is stored so and the logits are computed so, as
+        transformers keeps it (`_keep_in_fp32_modules_strict`)."""
+        if not self.rule.wide or self.matrix.spec.dtype == torch.float32 or dtype_of("weight") != "F32":
             return
         with torch.device("meta"):
             self.matrix = PlainMatrix(replace(self.matrix.spec, dtype=torch.float32))

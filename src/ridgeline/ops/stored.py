@@ -1,7 +1,8 @@
 """Stored: what holds parameters, and takes them from the tensors of a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class Stored(nn.Module):
     """
 
     unnamed = False
+    is_adapter: ClassVar[bool] = False
+    """Whether an adapter brought it, so that it is no part of the model itself."""
 
     @property
     def runs(self) -> bool:
@@ -70,6 +73,47 @@ class Stored(nn.Module):
         """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
         form; below 0 where it takes fewer."""
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
+
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """Take the one of several forms in which a checkpoint has this module's tensors, before it is filled.
+
+        Args:
+            dtype_of: gives the dtype of a checkpoint's tensor, as safetensors spells it, by the name within this
+                module; None if there is no such tensor.
+        """
+
+    @property
+    def quantises(self) -> bool:
+        """Whether `take` turns plain numbers into codes."""
+        return False
+
+    def drawn(self, block: Tensor) -> Mapping[str, Tensor]:
+        """Return random parameters by name, for those that are no floats of the model's dtype. block: random floats to
+        make them of."""
+        return {}
+
+    def refuse_division(self) -> None:
+        """Raise Indivisible if ranks would cut what a checkpoint's quantiser stored in one piece."""
+
+    @property
+    def pending_matrices(self) -> int:
+        """How many matrices `create_parameters` creates."""
+        return 0
+
+    def create_parameters(self) -> None:
+        """Create on the current device the parameters that pricing does without, unless they are there."""
+
+    def interleaved_parameters(self) -> Iterable[Tensor]:
+        """Return the parameters that this machine's kernels read in another order than that of rows."""
+        return ()
+
+    def another(self) -> "Stored":
+        """Return an unfilled module of the same sizes and format, if a checkpoint may have one of its own for it."""
+        raise AssertionError(f"{self} is not stored twice")
+
+    def tied_parameters(self) -> Mapping[str, nn.Parameter]:
+        """Return the parameters that a module shares which is tied to this one, by their names there."""
+        return dict(self.named_parameters(recurse=False))
 
 
 def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.features import Switch, Touched
 from ridgeline.ops.op import Kernel, Runs
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import AttentionSum, AttentionWork, Work
 from ridgeline.page.lines import EXACT, Line, Values, straight, trimmed, whole
 from ridgeline.roofline.priced import PricedOp
@@ -90,7 +88,7 @@ class Asker:
 
     def __init__(self, priced: PricedOp) -> None:
         self.priced, self.op = priced, priced.op
-        self.reach = priced.op.reach if isinstance(priced.op, Attention | Recurrence) else None
+        self.reach = priced.op.reach
         assert (self.reach is not None) == priced.op.reads_context, f"{priced.path} reads a context of no reach"
         features = priced.op.features
         self._switches = [feature for feature in features if isinstance(feature, Switch)]

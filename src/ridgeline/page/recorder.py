@@ -101,7 +101,7 @@ def record(
             "give a shorter text, or a larger max_pause"
         )
     rules = plain(replace(params, n=1, max_tokens=_WRITTEN, seed=params.seed or 0))
-    experts = any(op.kind == "experts" for _, op in loaded.model.ops())
+    experts = any(op.experts is not None for _, op in loaded.model.ops())
     ledger = trace(
         llm,
         Subject(name, text, lambda: list(ids)),

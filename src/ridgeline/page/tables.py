@@ -17,7 +17,7 @@ from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
-from ridgeline.ops.kv import KVGroup, StateSpec, deal_layers
+from ridgeline.ops.kv import KVGroup, deal_layers
 from ridgeline.ops.work import Reach
 from ridgeline.page.op_table import Pool, op_table
 from ridgeline.roofline.cards import KINDS, load_card
@@ -158,7 +158,7 @@ def _memory(case: Case) -> Mapping[str, Any]:
 def _group(group: KVGroup) -> Mapping[str, Any]:
     """Pages that a sequence has of a group (`KVGroup.kept`): positions a page, what they are positions of, and of one
     that lets positions go those that it has room for beside the ones of a step."""
-    if isinstance(group.spec, StateSpec):
+    if group.spec.is_state:
         return {"page_size": 1, "of": "state"}
     kept = {"page_size": group.page_size, "of": "sequence" if group.spec.grows else "encoder"}
     return kept | ({"spans": group.spans} if group.spec.passes else {})

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ridgeline.models.network import Network
-from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, CapturedShape, captured_shape
 from ridgeline.ops.op import Op, Runs
@@ -218,7 +216,7 @@ def traced_calls(model: Network) -> list[tuple[str, Op, Space]]:
 
 def _gathering(op: Op, ranks: int) -> Op:
     """The op over the rows of so many ranks, where it is over those of several."""
-    if not isinstance(op, Experts | AllReduce) or op.gathered == 1:
+    if op.gathered == 1:
         return op
     other = copy(op)
     other.gathered = ranks

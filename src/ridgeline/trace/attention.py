@@ -46,11 +46,10 @@ def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
     )
 
 
-def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeights:
+def attention_at(calls: Sequence[CapturedCall[Attention]], position: int) -> AttentionWeights:
     """The weights of the query at `position`, from the attention ops of a pass over the whole sequence."""
     weights, layers = [], []
     for call in calls:
-        assert isinstance(call.op, Attention)
         with torch.inference_mode():
             q_THD, k_TKD = call.op.meeting(call.inputs)
             weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])

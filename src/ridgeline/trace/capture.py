@@ -6,7 +6,7 @@ It is a pass of its own, so that keeping tensors disturbs no measurement. Shapes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,19 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Linear
-from ridgeline.ops.norm import AddNorm
+from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 from ridgeline.trace.anatomy import blocks, final_norm
 
+OpT = TypeVar("OpT", bound=Op)
+
 
 @dataclass(frozen=True, slots=True)
-class CapturedCall:
+class CapturedCall(Generic[OpT]):
     """An op that ran: its path, and what went in and came out."""
 
     path: str
-    op: nn.Module
+    op: OpT
     inputs: tuple[Any, ...]
     output: Any
 
@@ -42,9 +44,9 @@ class Capture:
 
     position: int
     residual: list[Tensor] = field(default_factory=list)
-    attention: list[CapturedCall] = field(default_factory=list)
-    experts: list[CapturedCall] = field(default_factory=list)
-    neurons: list[tuple[CapturedCall, Linear]] = field(default_factory=list)
+    attention: list[CapturedCall[Attention]] = field(default_factory=list)
+    experts: list[CapturedCall[Experts]] = field(default_factory=list)
+    neurons: list[tuple[CapturedCall[ActivatedProjections], Linear]] = field(default_factory=list)
     logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
@@ -52,12 +54,13 @@ class Capture:
 def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> Capture:
     """Run `ids` once and keep what the views need, of `position` where one position is enough. adapter: the
     number of the one that is asked, 0 for none."""
-    captured, last = Capture(position), final_norm(model)
-    multiplier = last.multiplier if isinstance(last, AddNorm) else 1.0
+    captured, multiplier = Capture(position), final_norm(model).multiplier
     with ExitStack() as hooks, asking(model, adapter, len(ids)):
         for index, block in enumerate(blocks(model)):
             hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
-        hooks.enter_context(_ops(model, captured))
+        hooks.enter_context(_calls_of(model, Attention, captured.attention))
+        hooks.enter_context(_calls_of(model, Experts, captured.experts))
+        hooks.enter_context(_neurons(model, captured))
         captured.logits_V = model(
             torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
         )[0]
@@ -102,19 +105,26 @@ def _residual(block: nn.Module, captured: Capture, multiplier: float, *, first: 
             handle.remove()
 
 
-def _ops(model: Model, captured: Capture) -> AbstractContextManager[None]:
-    """Keep the calls of attention, experts and activations."""
-    waiting: list[CapturedCall] = []  # an activation whose down-projection has not come yet
+def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> AbstractContextManager[None]:
+    """Keep the calls of the ops of a class."""
 
-    def keep(path: str, op: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        call = CapturedCall(path, op, inputs, output)
-        if isinstance(op, Attention):
-            captured.attention.append(call)
-        elif isinstance(op, Experts):
-            captured.experts.append(call)
-        elif isinstance(op, ActivatedProjections):
-            waiting.append(CapturedCall(path, op, (), output[captured.position].clone()))
-        elif isinstance(op, Linear) and waiting:
+    def keep(path: str, op: OpT, inputs: tuple[Any, ...], output: Any) -> None:
+        kept.append(CapturedCall(path, op, inputs, output))
+
+    return listening(model.ops_of(kind), keep)
+
+
+@contextmanager
+def _neurons(model: Model, captured: Capture) -> Iterator[None]:
+    """Keep the activations at the position, each with the Linear that runs next."""
+    waiting: list[CapturedCall[ActivatedProjections]] = []  # whose down-projection has not come yet
+
+    def keep(path: str, op: ActivatedProjections, _: tuple[Any, ...], output: Tensor) -> None:
+        waiting.append(CapturedCall(path, op, (), output[captured.position].clone()))
+
+    def match(_: str, op: Linear, __: tuple[Any, ...], ___: Any) -> None:
+        if waiting:
             captured.neurons.append((waiting.pop(), op))
 
-    return listening(model.ops(), keep)
+    with listening(model.ops_of(ActivatedProjections), keep), listening(model.ops_of(Linear), match):
+        yield

@@ -13,7 +13,6 @@ from ridgeline.models.model import Model
 from ridgeline.models.network import listening
 from ridgeline.ops.attend import attention_weights
 from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 from ridgeline.trace.tokens import Token
 
@@ -43,11 +42,10 @@ def cross_attention(
     ids = [*begun, *(token.id for token in produced[:-1])]
     kept: list[Tensor] = []
 
-    def keep(_: str, op: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-        assert isinstance(op, Attention)
+    def keep(_: str, op: Attention, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
 
-    ops = [(path, op) for path, op in model.ops() if isinstance(op, Attention) and op.reach.kind == "cross"]
+    ops = [(path, op) for path, op in model.ops_of(Attention) if op.reach.kind == "cross"]
     kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
     with listening(ops, keep):
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)

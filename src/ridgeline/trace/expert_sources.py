@@ -96,7 +96,7 @@ def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: in
     picked = [_picked(model, ids, adapter) for ids in texts.values()]
     layers = list(picked[0])
     generator = torch.Generator().manual_seed(_SEED)
-    ops = {layer_of(path): op for path, op in model.ops() if isinstance(op, Experts)}
+    ops = {layer_of(path): op for path, op in model.ops_of(Experts)}
     counts = {layer: op.count for layer, op in ops.items() if layer is not None}
     return ExpertSources(
         tuple(texts),
@@ -116,7 +116,7 @@ def _picked(model: Model, ids: Sequence[int], adapter: int) -> dict[int, Tensor]
         found.setdefault(layer_of(path) or 0, []).append(inputs[2])
 
     pieces = torch.tensor(ids[: len(ids) // PIECE * PIECE]).view(-1, PIECE)
-    with listening([(path, op) for path, op in model.ops() if isinstance(op, Experts)], note):
+    with listening(model.ops_of(Experts), note):
         for some in torch.split(pieces, _TOGETHER):
             kv, rows = Uncached([Segment(PIECE, PIECE)] * len(some)), some.numel()
             with asking(model, adapter, rows):

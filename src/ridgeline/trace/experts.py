@@ -42,14 +42,13 @@ class Routing:
     layers: tuple[RoutedLayer, ...]
 
 
-def routing(calls: Sequence[CapturedCall], position: int) -> Routing:
+def routing(calls: Sequence[CapturedCall[Experts]], position: int) -> Routing:
     """How the tokens of a pass were routed. Raises ValueError for a model without experts."""
     if not calls:
         raise ValueError("this model has no experts: it is dense; leave out --experts")
     layers = []
     for call in calls:
         op = call.op
-        assert isinstance(op, Experts)
         _, weights_TK, picked_TK, *_ = call.inputs
         layer = layer_of(call.path)
         assert layer is not None

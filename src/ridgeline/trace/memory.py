@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ridgeline.models.bill import layer_of
 from ridgeline.models.model import Model
+from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.matrix import Matrix
 from ridgeline.text import Tokenizer
@@ -61,9 +62,9 @@ def memory(
         layer = _layer(call)
         rows_FD = _rows_of(down.matrix)
         found.setdefault(layer, []).extend(_most(layer, None, call.output.float(), rows_FD, neurons))
-    for call in captured.experts:
-        layer = _layer(call)
-        found.setdefault(layer, []).extend(_of_experts(layer, call, captured.position, neurons))
+    for mixture in captured.experts:
+        layer = _layer(mixture)
+        found.setdefault(layer, []).extend(_of_experts(layer, mixture, captured.position, neurons))
     strongest = [
         one
         for layer in sorted(found)
@@ -78,7 +79,7 @@ def memory(
     return FeedForwardMemory(captured.position, layers)
 
 
-def _layer(call: CapturedCall) -> int:
+def _layer(call: CapturedCall[Experts] | CapturedCall[ActivatedProjections]) -> int:
     layer = layer_of(call.path)
     assert layer is not None, f"{call.path} lies in no layer"
     return layer
@@ -90,10 +91,9 @@ def _most(layer: int, expert: int | None, activation_F: Tensor, rows_FD: Tensor,
     return [_Fired(layer, expert, index, float(activation_F[index]), rows_FD[index].float()) for index in chosen]
 
 
-def _of_experts(layer: int, call: CapturedCall, position: int, neurons: int) -> list[_Fired]:
+def _of_experts(layer: int, call: CapturedCall[Experts], position: int, neurons: int) -> list[_Fired]:
     """The neurons that fired most in each expert that the token was routed to."""
     op = call.op
-    assert isinstance(op, Experts)
     x_1D, weights_1K, picked_1K = (own[position : position + 1] for own in call.inputs[:3])
     fired = []
     for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):

@@ -7,7 +7,6 @@ from typing import Any
 
 from ridgeline.models.bill import layer_of, layers_of
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space, Work
@@ -115,7 +114,7 @@ def op_shapes(model: Model) -> dict[str, OpShapes]:
         return tuple((letters.get(shape[0], shape[0]), *shape[1:]) for shape in shapes(values) if shape)
 
     def note(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
-        found[path] = OpShapes(named(inputs), named(output), op.heads if isinstance(op, Attention) else None)
+        found[path] = OpShapes(named(inputs), named(output), op.score_heads)
 
     model.trace_calls(rows, note)
     return found

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.models.bill import layer_of
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import NO_COST, Cost
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
@@ -37,8 +35,8 @@ class _Priced:
         call, measured = self.measured.calls[index], self.measured.seconds[index]
         row, note = self.rows[index], ""
         must = row.cost.memory_bytes
-        if isinstance(call.op, Experts) and call.experts_hit is not None:
-            priced = call.op.touched(self.work.tokens)
+        if call.op.experts is not None and call.experts_hit is not None:
+            priced = call.op.experts.of(self.work.tokens)
             must *= call.experts_hit / priced
             note = f"{call.experts_hit} experts hit, {priced:.1f} priced"
         # The nearest memory that could hold this op's bytes, though the step's may be too many for it: a guard must
@@ -139,7 +137,7 @@ def _score_matrix(priced: _Priced) -> ScoreMatrix | None:
     """All attention ops of a step, with and without their score matrix in memory."""
     nbytes = without = within = 0.0
     for row, call in zip(priced.rows, priced.measured.calls, strict=True):
-        if isinstance(call.op, Attention):
+        if call.op.score_heads is not None:
             extra = call.op.score_matrix_bytes(priced.work)
             nbytes += extra
             without += _bound(row.cost, priced)

@@ -123,7 +123,7 @@ def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
         raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
     if llm.loaded.model.encodes and (wanted.lens or wanted.memory or wanted.position is not None):
         raise ValueError("of an encoder-decoder a trace shows --attention; leave out --lens, --memory and --position")
-    if wanted.experts and not any(op.kind == "experts" for _, op in llm.loaded.model.ops()):
+    if wanted.experts and all(op.experts is None for _, op in llm.loaded.model.ops()):
         raise ValueError("this model has no experts: it is dense; leave out --experts")
     check_texts(_encoded(wanted.sources, llm.tokenizer))
 

@@ -21,7 +21,6 @@ from torch.nn import functional
 
 from ridgeline.calibrate.card_timer import Pair
 from ridgeline.models.network import Network, listening
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.library import Call as KernelCall
 from ridgeline.ops.kernels.recording import Recording
@@ -71,10 +70,7 @@ class Tracer:
         calls: list[Call] = []
 
         def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
-            hit = None
-            if isinstance(op, Experts):
-                hit = len(torch.unique(inputs[2]))
-            calls.append(Call(path, op, shapes(inputs), shapes(output), hit))
+            calls.append(Call(path, op, shapes(inputs), shapes(output), op.experts_hit(inputs)))
 
         with listening(self.ops, record):
             yield calls

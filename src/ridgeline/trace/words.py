@@ -12,7 +12,6 @@ from torch import Tensor
 from ridgeline.models.denoiser import JOINT, LATENTS
 from ridgeline.models.network import listening
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.op import Op
 from ridgeline.text import Tokenizer
 from ridgeline.trace.cross import cross_weights
 from ridgeline.trace.moment import Moment
@@ -65,14 +64,13 @@ def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
     words = words_of(encoder.tokenizer, ids, empty)
     if not words:
         raise ValueError("the prompt has no words that a picture could look at; give one")
-    ops = [(path, op) for path, op in denoiser.ops() if isinstance(op, Attention) and _sees_text(op)]
+    ops = [(path, op) for path, op in denoiser.ops_of(Attention) if _sees_text(op)]
     if layer is not None and not 0 <= layer < len(ops):
         raise ValueError(f"layer {layer}: layers 0 to {len(ops) - 1} see the text")
     rows, count = denoiser.work(plan.geometry.latents[1:], moment.lengths((0,))).rows, plan.geometry.tokens
     kept: list[Tensor] = []
 
-    def keep(_: str, op: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-        assert isinstance(op, Attention)
+    def keep(_: str, op: Attention, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         q_JHD, k_JHD = op.meeting(inputs)
         first = len(q_JHD) - rows[LATENTS] if denoiser.text_first and op.reach.space == JOINT else 0
         queries = torch.split(q_JHD[first : first + count], _QUERIES)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, StateSpec
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout
 from ridgeline.ops.work import CROSS
 
 Entries = tuple[tuple[int, ...], ...]
@@ -77,7 +77,7 @@ class KVLedger:
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
         self.growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
-        self._states = any(isinstance(group.spec, StateSpec) for group in self.groups)
+        self._states = any(group.spec.is_state for group in self.groups)
         self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
         self.pool = PagePool(layout.pages)
         self._capacity = layout.capacity(chunk)
@@ -250,8 +250,7 @@ class KVLedger:
             pages += [self.pool.grant() for _ in range(count)]
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
             # with weight 0, and 0 x NaN is NaN. A state begins with zeros.
-            state = isinstance(group.spec, StateSpec)
-            if count > 0 and (state or group.spec.slots(positions, table.encoded) % group.page_size):
+            if count > 0 and (group.spec.is_state or group.spec.slots(positions, table.encoded) % group.page_size):
                 self.blank.append(pages[-1])
         table.room, table.fresh = self._room(table), True
         if table.claim or self._windows:  # else what is known has its pages, and more of them change nothing

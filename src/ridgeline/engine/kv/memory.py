@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from ridgeline.models.model import Model
-from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
+from ridgeline.ops.kv import KVLayout, deal_layers
 
 GIB = 1 << 30
 # Of the memory that is free beside the weights and a step: the rest is for everyone else.
@@ -35,7 +35,7 @@ def kv_layout(
     if most_tokens is not None:
         states = min(most_tokens, most_requests or most_tokens)
         most = [
-            states if isinstance(group.spec, StateSpec) else group.entries(most_tokens, encoded * states or most_tokens)
+            states if group.spec.is_state else group.entries(most_tokens, encoded * states or most_tokens)
             for group in layout.groups
         ]
         pages = min(pages, sum(most))

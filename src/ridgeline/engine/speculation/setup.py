@@ -18,7 +18,7 @@ from ridgeline.models import ModelRefused, family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
-from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
+from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
 from ridgeline.text import Tokenizer
@@ -30,7 +30,7 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
     """Refuse to guess what a model cannot verify. Raises ModelRefused."""
     if not model.has_head:
         raise ModelRefused(f"{name} generates no tokens, which are what speculation guesses; leave it out")
-    if any(isinstance(spec, StateSpec) for spec in model.kv_specs):
+    if any(spec.is_state for spec in model.kv_specs):
         raise ModelRefused(
             f"{name} keeps a state, which cannot be rolled back past a wrong guess; leave speculation out"
         )
@@ -99,7 +99,7 @@ def draft_of(speculation: Speculation) -> Draft | None:
     draft = build_to_run(source.config)
     if not draft.has_head or draft.encodes or draft.images is not None:
         raise ModelRefused(f"{source.name} does not continue text by itself; give a draft model that does")
-    if any(isinstance(spec, StateSpec) for spec in draft.kv_specs):
+    if any(spec.is_state for spec in draft.kv_specs):
         raise ModelRefused(f"{source.name} keeps a state, which cannot be rolled back; give another draft model")
     return Draft(source, draft)
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.kv import KVLayout, StateSpec
-from ridgeline.ops.matrix import LowRank, QuantisedMatrix
+from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.matrix.interleaved import in_rows
 
 
@@ -30,13 +29,8 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
     first step reads them. Adapters are not: the names of their pages say which they are (prefix.namespace_of)."""
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
-    adapters = {id(weight) for part in model.modules() if isinstance(part, LowRank) for weight in part.parameters()}
-    interleaved = {
-        id(weight)
-        for part in model.modules()
-        if isinstance(part, QuantisedMatrix) and part.interleaved
-        for weight in part.held().values()
-    }
+    adapters = set(map(id, model.adapter_weights()))
+    interleaved = {id(weight) for _, part in model.stored_modules() for weight in part.interleaved_parameters()}
     for weight in (each for each in model.parameters() if id(each) not in adapters):
         own = weight.detach()
         if id(weight) in interleaved:
@@ -66,7 +60,7 @@ def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = 
     why = ""
     if not model.has_head:
         why = "does not generate"
-    elif any(isinstance(spec, StateSpec) for spec in kept):
+    elif any(spec.is_state for spec in kept):
         why = "keeps a state, which is no page of a prefix"
     elif not all(spec.grows for spec in kept) or not kept:
         why = "has an encoder, which runs where the answer does" if kept else "keeps no keys and values"

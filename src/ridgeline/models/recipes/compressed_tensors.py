@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.module_names import Matcher, is_or_matches, names_listed
 from ridgeline.models.recipes.recipe import INPUT_SCALES, LINEAR, Recipe
-from ridgeline.models.storage import Place, PlaceKind
 from ridgeline.ops.formats import KVFormat, WeightFormat, kv_format_named
+from ridgeline.ops.place import Place, PlaceKind
 
 _LAYOUTS = (
     "dense", "naive-quantized", "float-quantized", "int-quantized", "pack-quantized", "nvfp4-pack-quantized",

@@ -13,8 +13,8 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import compressed_tensors, gguf, modelopt
 from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, matches, names_listed, pattern
 from ridgeline.models.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
-from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, KVFormat, WeightFormat
+from ridgeline.ops.place import Place
 
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"

@@ -2,9 +2,9 @@
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.recipe import Recipe
-from ridgeline.models.storage import Place
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.gguf import BLOCKS
+from ridgeline.ops.place import Place
 
 
 def read(section: Fields) -> Recipe:

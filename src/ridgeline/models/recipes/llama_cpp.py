@@ -10,10 +10,9 @@ from types import MappingProxyType
 
 from ridgeline.models.bill import layer_of, layers_of
 from ridgeline.models.model import Model, WeightChoice
-from ridgeline.models.storage import Place
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.place import Place
 
 
 def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
@@ -118,9 +117,9 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
 def mix(name: str, model: Model) -> WeightChoice:
     """What the mix called `name` stores each matrix of a model in."""
     chosen, layers = MIXES[name], sum(layers_of(model))
-    attention = next(op for _, op in model.ops() if isinstance(op, Attention))
+    _, attention = model.ops_of(Attention)[0]
     sharing = attention.heads // attention.spec.heads
-    eight = any(isinstance(op, Experts) and op.count == 8 for _, op in model.ops())
+    eight = any(op.experts is not None and op.experts.count == 8 for _, op in model.ops())
 
     def choose(place: Place) -> WeightFormat | None:
         if place.kind == "router":

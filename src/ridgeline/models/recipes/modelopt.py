@@ -14,8 +14,8 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.compressed_tensors import kv_scheme, stated_kv
 from ridgeline.models.recipes.module_names import Matcher, globs, names_listed
 from ridgeline.models.recipes.recipe import INPUT_SCALES, LINEAR, PLAIN, Recipe
-from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat
+from ridgeline.ops.place import Place
 
 MIXED = "MIXED_PRECISION"
 _MAX_GROUP = 1 << 20

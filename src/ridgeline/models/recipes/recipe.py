@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ridgeline.models.model import Model, WeightChoice
 from ridgeline.models.recipes.llama_cpp import MIXES, mix
-from ridgeline.models.storage import PlaceKind
 from ridgeline.ops.formats import WEIGHT_FORMATS, KVFormat, WeightFormat
+from ridgeline.ops.place import PlaceKind
 
 BLOCKS: frozenset[PlaceKind] = frozenset({"matrix", "expert"})
 """What quantisers convert: the matrices in the blocks, and not the embedding, the head and routers."""

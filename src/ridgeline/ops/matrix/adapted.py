@@ -70,6 +70,8 @@ class AdapterRows:
 class LowRank(Stored):
     """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
 
+    is_adapter = True
+
     def __init__(self, inputs: int, outputs: int, rank: int, scale: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.inputs, self.outputs, self.rank, self.scale = inputs, outputs, rank, scale
@@ -128,7 +130,7 @@ class AdaptedMatrix(Matrix):
         self.add_module(f"adapter_{number}", added)
 
     def low_rank(self, number: int) -> LowRank | None:
-        """What an adapter adds; None where it leaves the matrix alone."""
+        """As Matrix.low_rank."""
         return self._adapters.get(number)
 
     @property

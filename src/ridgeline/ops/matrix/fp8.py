@@ -4,7 +4,7 @@ A scale is of a block of outputs and inputs (DeepSeek-V3, arXiv:2412.19437, sect
 of all of them. The scales of activations that static quantisation stores too are passed over: rows are not quantised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -21,8 +21,13 @@ class Fp8Matrix(PrequantisedMatrix):
     """`weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
 
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names; another of SCALE_NAMES may be put there."""
+        """As PrequantisedMatrix.layout_names; a checkpoint may have another of SCALE_NAMES."""
         return "weight", SCALE_NAMES[0]
+
+    def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
+        """As Stored.match_checkpoint: the name that it has for the scales."""
+        named = (name for name in SCALE_NAMES if dtype_of(name) is not None)
+        self.names = "weight", next(named, SCALE_NAMES[0])
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put."""

@@ -232,7 +232,7 @@ class GGUFMatrix(PrequantisedMatrix):
         return taken if low is None else {**taken, "low": low}
 
     def refuse_division(self) -> None:
-        """As PrequantisedMatrix.refuse_division, of blocks that are longer than a group."""
+        """As Stored.refuse_division, of blocks that are longer than a group."""
         super().refuse_division()
         spec, numbers = self.spec, self._type.numbers
         if spec.split == "row" and self.inputs % numbers:

@@ -3,15 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
 from ridgeline.ops.kernels import Operands
+from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
+
+if TYPE_CHECKING:
+    from ridgeline.ops.matrix.adapted import LowRank
 
 Split = Literal["column", "row"]
 
@@ -53,6 +57,10 @@ class MatrixSpec:
         """Outputs of this rank."""
         return sum(self.own_parts)
 
+    def place(self, kind: PlaceKind, name: str = "") -> Place:
+        """Return the place of the matrix in an op. name: its path there, "" if the op is named as the matrix."""
+        return Place(name, kind, self.inputs, self.outputs)
+
 
 class Matrix(Stored, ABC):
     """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
@@ -79,6 +87,10 @@ class Matrix(Stored, ABC):
     def interleaves(self) -> bool:
         """Whether this machine's kernels are faster with its codes side by side (ops/matrix/interleaved.py)."""
         return False
+
+    def low_rank(self, number: int) -> "LowRank | None":
+        """Return what the adapter of this number adds; None if it leaves the matrix alone."""
+        return None
 
     @property
     def alone(self) -> bool:
@@ -127,6 +139,12 @@ class Matrix(Stored, ABC):
     def own_bias(self) -> Tensor | None:
         """The bias that this rank adds: of a row split only the first does, because the sum over ranks has one."""
         return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
+
+    def another(self) -> "Matrix":
+        """As Stored.another."""
+        other = type(self)(self.spec, self.stored)
+        other.unnamed = self.unnamed
+        return other
 
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}"

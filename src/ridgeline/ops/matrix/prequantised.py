@@ -36,6 +36,11 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         self.order = weight(self.inputs, dtype=torch.int32) if stored.ordered else None
         self._waiting: dict[str, Tensor] = {}
 
+    @property
+    def quantises(self) -> bool:
+        """As Stored.quantises."""
+        return False
+
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
         """The tensors that a checkpoint in its format has, as `names`."""
@@ -66,7 +71,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return held_RI if self.order is None else torch.empty_like(held_RI).index_copy_(1, self.order.long(), held_RI)
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """As QuantisedMatrix.drawn; inputs stay side by side."""
+        """As Stored.drawn; inputs stay side by side."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
         return super().drawn(block) | order
 
@@ -93,7 +98,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return {name: self.own(name, full)} if name == "bias" else self.put(name, full)
 
     def refuse_division(self) -> None:
-        """Raises Indivisible where the ranks that share it would cut a group."""
+        """As Stored.refuse_division: the ranks that share it do not cut a group."""
         spec, stored = self.spec, self.stored
         rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:

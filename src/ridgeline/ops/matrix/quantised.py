@@ -3,7 +3,7 @@
 Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -104,6 +104,15 @@ class QuantisedMatrix(Matrix):
         that rounds them to bf16, and those that are rounded anyway."""
         return self.spec.dtype == torch.bfloat16 or self.rounds_rows
 
+    @property
+    def quantises(self) -> bool:
+        """As Stored.quantises."""
+        return True
+
+    def interleaved_parameters(self) -> Iterable[Tensor]:
+        """As Stored.interleaved_parameters."""
+        return self.held().values() if self.interleaved else ()
+
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
         """Codes, scales and zeros by name; views of those of a matrix that is not interleaved as if it were."""
         found: dict[str, Tensor] = {"codes": self.codes, "scale": self.scale}
@@ -168,7 +177,7 @@ class QuantisedMatrix(Matrix):
         return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """Random parameters but for the bias: a block of numbers, quantised with one scale and repeated."""
+        """As Stored.drawn, but for the bias: a block of numbers, quantised with one scale and repeated."""
         largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
         scale = float(block.float().abs().max()) / largest
         steps = block.float().view(1, -1) / scale

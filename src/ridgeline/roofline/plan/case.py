@@ -21,7 +21,6 @@ from ridgeline.models.recipes import (
     recipe_names,
     running_names,
 )
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import (
     BF16,
     FORMATS,
@@ -361,7 +360,7 @@ def own_attention_in_words(ranks: int | str) -> str:
 
 def _check_experts(model: Model, engine: EngineProfile) -> None:
     """Raises ValueError for a dense model under an engine that divides experts alone."""
-    if engine.own_attention and not any(isinstance(op, Experts) for op in model.modules()):
+    if engine.own_attention and all(op.experts is None for _, op in model.ops()):
         raise ValueError(
             "data-parallel attention divides experts among cards, and the model has none: whole on each card it is "
             "replicas, which --users and --rate give; leave --enable-dp-attention out"

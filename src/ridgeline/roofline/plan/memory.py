@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
-from ridgeline.ops.linear import Head
 from ridgeline.roofline.activations import LOGIT_ROWS, ActivationPeak
 from ridgeline.roofline.engine_profile import OWN_ENGINE
 from ridgeline.roofline.plan.case import Case, Workload
@@ -198,5 +197,5 @@ def weights_table(case: Case) -> list[WeightsRow]:
 def sampler_peak(price: Price, rows: int, copies: float) -> float:
     """Most bytes that a sampler has alive over the logits of so many requests: fp32, of the whole vocabulary on every
     card (vLLM's profile takes as much on two cards as on one: vllm-project/vllm#10511)."""
-    heads = (priced.op for priced in price.ops if isinstance(priced.op, Head))
-    return copies * rows * 4 * max((head.matrix.spec.outputs for head in heads), default=0)
+    places = (place for priced in price.ops for place in priced.op.places().values())
+    return copies * rows * 4 * max((place.outputs for place in places if place.kind == "head"), default=0)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ridgeline.ops.attention import Attention
 from ridgeline.ops.work import Work
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.time import compute_seconds, memory_seconds
@@ -51,7 +50,7 @@ def scores_of(case: Case, work: Work, prompt: int, working_set: float | None = N
     device = case.device
     flops = nbytes = scores = fused = unfused = 0.0
     for priced in case.price.ops:
-        if not isinstance(priced.op, Attention):
+        if priced.op.score_heads is None:
             continue
         cost, moved = priced.cost(work), priced.op.score_matrix_bytes(work)
         arithmetic = compute_seconds(cost, device)

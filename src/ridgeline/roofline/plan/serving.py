@@ -27,7 +27,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.ops.experts import Experts
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.memory import Memory, memory_of
 from ridgeline.roofline.plan.phases import (
@@ -226,8 +225,8 @@ def batch_sweep(serving: Serving, asked: Sequence[int] = ()) -> list[SweepRow]:
 def touched_experts(case: Case, tokens: int) -> float | None:
     """Distinct experts of one layer that so many tokens are expected to hit, those of all ranks with as many as the
     fullest; None for a model without experts."""
-    experts = next((p.op for p in case.price.ops if isinstance(p.op, Experts)), None)
-    return None if experts is None else experts.touched(case.on_each(tokens) * experts.gathered)
+    op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
+    return None if op is None or op.experts is None else op.experts.of(case.on_each(tokens) * op.gathered)
 
 
 def _decode(serving: Serving, batch: int) -> PhasePrice:
