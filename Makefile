@@ -86,7 +86,7 @@ $(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/ops/kernels
 		|| echo 'torch cannot be had there: pip chooses it in the next step, on Linux with gigabytes of CUDA'
 	@echo '3/$(STEPS) ridgeline and what it needs; its kernels are compiled here, which takes up to two minutes'
 	@$(PIP) --editable .
-	@$(BIN)/python -c 'import torch; from ridgeline.ops import kernels; print("torch", torch.__version__); print("kernels", kernels.state())'
+	@$(BIN)/python -c 'import torch; from ridgeline.ops.kernels import library; print("torch", torch.__version__); print("kernels", library.state())'
 	@touch $@
 
 # By the package's name, which is installed: what an extra asks for, and no second compilation.

@@ -1,8 +1,7 @@
-"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built; pyproject.toml says all
-else.
+"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built.
 
-They are plain C functions that ctypes calls, so one wheel serves every Python of a platform. Where there is no compiler
-the package is built without them, and runs on torch alone.
+pyproject.toml says all else. They are plain C functions that ctypes calls, so one wheel serves every
+Python of a platform. Where there is no compiler the package is built without them, and runs on torch alone.
 """
 
 import os

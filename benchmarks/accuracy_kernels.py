@@ -68,7 +68,7 @@ def _row(line: dict[str, str]) -> KernelRow:
         cost = op.cost(work)
         # A kernel that is timed over and over reads operands that no cache can keep.
         working_set = max(cost.memory_bytes, 1e9)
-        expected = op_seconds(cost, op.kernels(work), device, working_set).expected
+        expected = op_seconds(cost, op.launches(work), device, working_set).expected
         floor = floor_seconds(cost, device, cost.memory_bytes)
     return KernelRow(
         line["id"], line["op"], line["shape"], line["tokens"], line["context"], line["card"],

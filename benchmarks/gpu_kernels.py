@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import weight_format_named
-from ridgeline.ops.kernels import Operands
 from ridgeline.ops.kernels.attention import Scoring
 from ridgeline.ops.kernels.triton import One, PagedAttention, Seen, Several, product
 from ridgeline.ops.kernels.triton.kernels import TritonKernels
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
+from ridgeline.ops.matrix.operands import Operands
 
 SHAPES = ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096), (4096, 128256))
 ROW_TILES = ((2, 1024), (2, 2048), (4, 1024), (4, 2048), (1, 2048))

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.kernels import Library, Operands, library
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
+from ridgeline.ops.kernels.library import Library, library
+from ridgeline.ops.matrix.operands import Operands
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16
 MATRICES = ((1024, 3072), (3072, 1024))

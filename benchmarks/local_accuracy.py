@@ -22,15 +22,17 @@ from pathlib import Path
 import torch
 
 from ridgeline import __version__
+from ridgeline.backends.watched import Watched
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
 from ridgeline.calibrate.overhead import COLD
 from ridgeline.calibrate.probe import Probe, mean_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
-from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
+from ridgeline.calibrate.steps import Stopwatch
 from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.bare import drive
+from ridgeline.engine.runner import Runner
 from ridgeline.host import threads_for
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
@@ -177,9 +179,9 @@ class Bench:
         step = price.on(self.device, work)
         classes = {"between ops": step.host}
         slowed = step.host * pace.launch
-        runs, recorded = price.runs_on(self.device), price.recorded(self.device, work)
+        backend, recorded = price.backend_on(self.device), price.recorded(self.device, work)
         for priced in price.ops:
-            for kernel in priced.kernels(work, runs):
+            for kernel in priced.launches(work, backend):
                 time = op_seconds(kernel.cost, (kernel,), self.device, step.working_set, recorded=recorded)
                 seconds = time.expected
                 compute = compute_seconds(kernel.cost, self.device)
@@ -191,7 +193,7 @@ class Bench:
     def _parts(self, model: Model, prompts: Sequence[int]) -> tuple[dict[str, dict[str, float]], Pace]:
         """What the ops of each kernel class took in the prefill and in a decode step, and the machine's pace then."""
         watch, price = Stopwatch(model, self.timer), Price(model)
-        runner, runs = partial(WatchedRunner, watch=watch), price.runs_on(self.device)
+        runner, backend = partial(Runner, backend=Watched(watch)), price.backend_on(self.device)
         space_of = {op: space for _, op, space in traced_calls(model)}
         found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
         torch.set_num_threads(self.timer.threads)
@@ -206,7 +208,7 @@ class Bench:
                     into = found["prefill" if index == 0 else "decode"]
                     once: dict[str, float] = {}
                     for (op, part), times in watch.seconds.items():
-                        kernels = op.kernels_by(runs, work, space_of[op])
+                        kernels = backend.launches(op, work, space_of[op])
                         kernel = next(kernel.name for kernel in kernels if kernel.part == part)
                         once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
                     for kernel, total in once.items():

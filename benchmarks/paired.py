@@ -28,9 +28,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from serving import started
-from start import seconds_of
-
 SLOWER = 0.97
 """The speed after, in units of the speed before, below which a measure is marked."""
 QWEN = {
@@ -62,8 +59,19 @@ MODEL_STEPS, TALES_STEPS = 8, 100
 # -- the worker: all that imports the package -------------------------------------------------------------------------
 
 
+def queue_function() -> Callable[..., object]:
+    """Return a function that queues a prompt with its sampling parameters in an engine of this version."""
+    from ridgeline.engine.engine import Engine
+
+    try:
+        from ridgeline.engine.generation_request import GenerationRequest
+    except ImportError:  # an engine of a version before it takes the two apart
+        return Engine.add
+    return lambda engine, prompt, params: engine.add(GenerationRequest(prompt, params))
+
+
 def samplers(threads: int) -> dict[str, Callable[[], float]]:
-    """Return what takes a sample of each measure, in seconds a unit. All names of the package are looked up here."""
+    """Return a function for each measure, which takes a sample in seconds a unit."""
     import torch
 
     import ridgeline
@@ -73,7 +81,7 @@ def samplers(threads: int) -> dict[str, Callable[[], float]]:
     sys.path.insert(0, str(Path(ridgeline.__path__[0]).parents[1] / "benchmarks"))
     from pricing import steps_a_second  # the version's own, which knows its names, where it has benchmarks
 
-    settings = EngineSettings(kv_bytes=2**28, prefix_cache=False)
+    settings, add = EngineSettings(kv_bytes=2**28, prefix_cache=False), queue_function()
 
     def random_model() -> Any:
         with tempfile.TemporaryDirectory() as folder:
@@ -82,11 +90,11 @@ def samplers(threads: int) -> dict[str, Callable[[], float]]:
             return load_engine(str(path), settings, dummy_weights=True).engine
 
     def decode(engine: Any, sequences: int, steps: int, threads: int = threads) -> float:
-        """Seconds of the median of so many decode steps."""
+        """Return the median seconds of so many decode steps."""
         torch.set_num_threads(threads)
         params = SamplingParams(temperature=0, max_tokens=steps + 1, ignore_eos=True)
         for number in range(sequences):
-            engine.add(list(range(5 + number, 37 + number)), params)
+            add(engine, list(range(5 + number, 37 + number)), params)
         engine.step()
         seconds = []
         while engine.has_work:
@@ -96,11 +104,11 @@ def samplers(threads: int) -> dict[str, Callable[[], float]]:
         return statistics.median(seconds)
 
     def prefill(engine: Any) -> float:
-        """Seconds of the prompts of 16 requests of 128 tokens."""
+        """Return the seconds of the prompts of 16 requests of 128 tokens."""
         torch.set_num_threads(threads)
         params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
         for number in range(16):
-            engine.add(list(range(5 + number, 133 + number)), params)
+            add(engine, list(range(5 + number, 133 + number)), params)
         start = time.perf_counter()
         while engine.has_work:
             engine.step()
@@ -130,12 +138,12 @@ class Lazy:
 
 
 def work(threads: int) -> None:
-    """Answer each line of stdin, the name of a measure, with the seconds of a sample on stdout."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Respond to each line of stdin, the name of a measure, with the seconds of a sample on stdout."""
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed goes to stderr
     samples = samplers(threads)
     for line in sys.stdin:
-        print(samples[line.strip()](), file=answers, flush=True)
+        print(samples[line.strip()](), file=responses, flush=True)
 
 
 # -- a version --------------------------------------------------------------------------------------------------------
@@ -153,6 +161,8 @@ class Version:
     def sample(self, measure: str) -> float:
         """Take one sample: seconds of a step, a prefill, a token or a command."""
         if measure in COMMANDS:
+            from start import seconds_of  # not above: a worker of another version does without
+
             return seconds_of(COMMANDS[measure], environment(self.source))[2]
         if measure == "server":
             assert self.server is not None
@@ -172,7 +182,7 @@ def environment(source: Path) -> dict[str, str]:
 
 @contextmanager
 def worker_of(source: Path, threads: int) -> Iterator["subprocess.Popen[str]"]:
-    """A process that takes samples of a version."""
+    """Start a process that takes samples of a version, and end it with the context."""
     command = [sys.executable, __file__, "--worker", "--threads", str(threads)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(source)
@@ -224,7 +234,7 @@ def measure_all(before: Version, after: Version, names: list[str], rounds: int) 
 
 
 def report(found: Mapping[str, list[tuple[float, float]]]) -> int:
-    """Print a row for each measure; returns how many are slower."""
+    """Print a row for each measure. Return how many are slower."""
     slower = 0
     print(f"{'':8} {'before':>10} {'after':>10}   speed  quartiles")
     for name, samples in found.items():
@@ -270,6 +280,8 @@ def main() -> int:
             parser.error(f"{source} holds no package ridgeline: give the folder src of a checkout")
     names = asked.only or list(MEASURES)
     with ExitStack() as stack:
+        from serving import started  # not above: a worker of another version does without
+
         if "help" in names:
             for source in sources:
                 check_help(source)

@@ -65,12 +65,12 @@ def save(folder: Path, only: list[str], jobs: int) -> int:
 
 
 def is_wanted(name: str, only: list[str]) -> bool:
-    """Whether a case is one of those asked for: all, or those with one of these words in their names."""
+    """Return whether a case is asked for: all are, or those with one of these words in their names."""
     return not only or any(word in name for word in only)
 
 
 def timed(place: Place, case: Case, folder: Path) -> tuple[Case, float]:
-    """Run a case; returns it with the seconds that it took."""
+    """Run a case, and return it with the seconds that it took."""
     start = time.monotonic()
     run_case(place, case, folder / case.name)
     return case, time.monotonic() - start
@@ -92,7 +92,7 @@ def absolute_path() -> dict[str, str]:
 
 
 def compare(before: Path, after: Path, only: list[str], lines: int | None) -> int:
-    """Print what differs; returns 1 if anything does."""
+    """Print what differs. Return 1 if anything does."""
     cases = {case.name: case for case in read_cases()}
     masks = {folder: read_masks(folder) for folder in (before, after)}
     found = {path.name for folder in (before, after) for path in folder.iterdir() if path.is_dir()}

@@ -20,7 +20,7 @@ from same_output_cases import Case
 
 METHODS = ("GET", "POST", "DELETE", "OPTIONS", "HEAD")
 READY_SECONDS = 90.0
-"""How long a server may take until it says its address."""
+"""The seconds that a server may take until it says its address."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _serve(place: Place, case: Case, work: Path, kept: Path) -> None:
 
 @contextmanager
 def _started(place: Place, case: Case, work: Path, kept: Path) -> Iterator[str]:
-    """Start a server; its URL. At the end it gets SIGTERM, and what it wrote is kept."""
+    """Start a server, and give its URL. At the end it gets SIGTERM, and its output is kept."""
     (line,) = case.run
     out, err = kept / "1.out", kept / "1.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -135,15 +135,16 @@ def _started(place: Place, case: Case, work: Path, kept: Path) -> Iterator[str]:
 
 
 def _response(url: str, line: str, limit: float) -> bytes:
-    """Ask a server; returns the request, the status, the headers and the body."""
+    """Ask a server, and return the request, the status, the headers and the body."""
     method, path, body = (*line.split(maxsplit=2), "")[:3]
     where = urlsplit(url)
     connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=limit)
     headers = {"content-type": "application/json"} if body else {}
     connection.request(method, path, body.encode() or None, headers)
-    answer = connection.getresponse()
-    lines = [line, f"{answer.status} {answer.reason}", *(f"{name}: {value}" for name, value in answer.getheaders())]
-    text = "\n".join((*lines, "", "")).encode() + answer.read()
+    response = connection.getresponse()
+    lines = [line, f"{response.status} {response.reason}"]
+    lines += [f"{name}: {value}" for name, value in response.getheaders()]
+    text = "\n".join((*lines, "", "")).encode() + response.read()
     connection.close()
     return text
 

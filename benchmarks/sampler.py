@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from ridgeline.backends import backend_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, SampleRow, sample
-from ridgeline.ops.kernels import library
+from ridgeline.engine.sampling import History, SampleRow, sampler_of
+from ridgeline.engine.sampling.sampler import Sampler
 
 PEAKED, FLAT = 6.0, 0.5
 
@@ -47,7 +48,7 @@ def milliseconds(call: Callable[[int], object], repeats: int) -> dict[str, float
     return {"median_ms": round(median, 3), "q1_ms": round(low, 3), "q3_ms": round(high, 3)}
 
 
-def measure(name: str, row_count: int, vocab: int, repeats: int) -> dict[str, Any]:
+def measure(sampler: Sampler, name: str, row_count: int, vocab: int, repeats: int) -> dict[str, Any]:
     """One line of the table: a case at a batch size; each repeat samples another position."""
     std, fields = CASES[name]
     logits_RV = torch.randn(row_count, vocab, generator=torch.Generator().manual_seed(0)) * std
@@ -56,7 +57,8 @@ def measure(name: str, row_count: int, vocab: int, repeats: int) -> dict[str, An
     history = History(range(0, vocab, vocab // 1000), range(500)) if params.uses_history else None
 
     def step(repeat: int) -> None:
-        sample(logits_RV, [SampleRow(params, seed=i, position=repeat, history=history) for i in range(row_count)])
+        rows = [SampleRow(params, seed=i, position=repeat, history=history) for i in range(row_count)]
+        sampler.sample(logits_RV, rows)
 
     return {"case": name, "rows": row_count, **milliseconds(step, repeats)}
 
@@ -76,13 +78,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if kernels := library():
-        kernels.threads(args.threads)
+    device = torch.device("cpu")
+    backend = backend_of(device)
+    backend.share_threads()
+    sampler = sampler_of(backend, device)
     if not args.json:
         print(f"{args.vocab} tokens, {args.threads} threads, median of {args.repeats} [quartiles], ms")
     for row_count in args.rows:
         lines = [read_once(row_count, args.vocab, args.repeats)]
-        lines += [measure(name, row_count, args.vocab, args.repeats) for name in CASES]
+        lines += [measure(sampler, name, row_count, args.vocab, args.repeats) for name in CASES]
         for line in lines:
             spread = f"[{line['q1_ms']:.2f} .. {line['q3_ms']:.2f}]"
             text = f"{line['rows']:3d} rows  {line['case']:30s}{line['median_ms']:9.2f}  {spread}"

@@ -33,7 +33,7 @@ class Stopwatch:
         start = time.perf_counter()
         logits_RV = self.runner.step_logits(plan)
         between = time.perf_counter()
-        sampled = self.runner.sample(logits_RV, rows)
+        sampled = self.runner.sampler.sample(logits_RV, rows)
         if all(len(item.tokens) == 1 for item in plan.items):
             self.forward.append(between - start)
             self.sampling.append(time.perf_counter() - between)

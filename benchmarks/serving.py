@@ -68,8 +68,8 @@ def processor_seconds(pid: int) -> float:
 
 @contextmanager
 def started(command: list[str], env: dict[str, str] | None = None) -> Iterator[tuple[str, int, Path]]:
-    """A server of a command that chooses its port: its URL, its process, and its log. env: its environment, by default
-    ours."""
+    """Start a server with a command that chooses its port; give its URL, its process id and its log. env: its
+    environment, by default ours."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as said:

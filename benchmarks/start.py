@@ -48,8 +48,8 @@ def medians(commands: Mapping[str, list[str]], rounds: int) -> dict[str, tuple[f
 
 
 def seconds_of(command: list[str], env: Mapping[str, str] | None = None) -> tuple[float, float, float]:
-    """Of one process, its imports and its end included. env: its environment, by default ours. Raises
-    CalledProcessError."""
+    """Return the seconds of one process, its imports and its end included: user, user and system, clock. env: its
+    environment, by default ours. Raises CalledProcessError."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
     _, status, used = os.wait4(process.pid, 0)

@@ -27,9 +27,8 @@ _ELSEWHERE = {"DiffusionRequest": "diffusion.request", "load_pipeline": "diffusi
 def __getattr__(name: str) -> Any:
     """The engine, or what draws, when it is first asked for: `ridgeline plan` and `--version` do without (PEP 562)."""
     if name == "Request":  # its name before 0.1, removed after it
-        found = __getattr__(
-            "DiffusionRequest"
-        )  # first: its imports change filters, after which one warning comes twice
+        # Before the warning: the imports change warning filters, after which it would come twice.
+        found = __getattr__("DiffusionRequest")
         message = "ridgeline.Request will be removed in the release after 0.1; use ridgeline.DiffusionRequest"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return found

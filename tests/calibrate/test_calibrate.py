@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ridgeline import calibrate, ops, roofline
+from ridgeline.backends import priced_backend
 from ridgeline.calibrate import estimate, file, roofs, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
@@ -42,7 +43,7 @@ from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
@@ -272,7 +273,7 @@ def test_an_op_that_is_called_over_several_rows_is_timed_for_each(monkeypatch: p
 def classes_of(network: Network, *works: Work) -> set[str]:
     """Those of the kernels that steps of a network run, ours where they take it."""
     ops = Price(network).ops
-    kernels = (kernel for work in works for priced in ops for kernel in priced.kernels(work, "native"))
+    kernels = (kernel for work in works for priced in ops for kernel in priced.launches(work, priced_backend("cpu")))
     return {class_name(kernel.name, kernel.number_format) for kernel in kernels}
 
 
@@ -330,7 +331,7 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
         for step in trial.steps:
             work = Work.of([Segment(q, kv) for q, kv in step], model.reaches)
             for priced in Price(model).ops:
-                for kernel in priced.kernels(work, "native"):
+                for kernel in priced.launches(work, priced_backend("cpu")):
                     cost = kernel.cost
                     sizes.setdefault(kernel.name, set()).add((cost.total_flops, cost.total_bytes))
     weights = {stored.kind for stored in WEIGHT_FORMATS if stored.code}
@@ -408,7 +409,7 @@ def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibra
     price, work = Price(tiny), Work.of([Segment(1, 40)], tiny.reaches)
     assert device.native == (library() is not None)
     for priced in price.ops:
-        for kernel in priced.kernels(work, price.runs_on(device)):
+        for kernel in priced.launches(work, price.backend_on(device)):
             timed = device.efficiency[class_name(kernel.name, kernel.number_format)]
             assert (timed.recorded is not None) == device.native
     step = price.on(device, work)

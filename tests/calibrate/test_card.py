@@ -56,7 +56,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     assert device.host is not None
     assert device.host.ahead
     price = Price(trials[0].model(torch.bfloat16, torch.device("cpu")))
-    assert price.runs_on(device) == "card"
+    assert price.backend_on(device).name == "cuda"
     decodes = Work.decode([20] * 4, price.reaches)
     prompts = {rows: Work.of([Segment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
     assert all(price.recorded(device, step) for step in (decodes, prompts[17]))

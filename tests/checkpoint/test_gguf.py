@@ -16,11 +16,13 @@ from transformers import PreTrainedModel
 
 from models.comparing import MATTERS, off
 from ridgeline import LLM, SamplingParams
+from ridgeline.backends import priced_backend
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.bill import bill
-from ridgeline.ops.kernels import Library
+from ridgeline.ops.backend import REFERENCE
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.matrix.gguf import BLOCKS
@@ -197,7 +199,11 @@ def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_pa
     assert held / stored == 6 / 4.5
 
     def read(*, natively: bool) -> float:
-        kernels = ((k, each.count) for each in products for k in each.kernels(work, "native" if natively else "torch"))
+        kernels = (
+            (k, each.count)
+            for each in products
+            for k in each.launches(work, priced_backend("cpu") if natively else REFERENCE)
+        )
         return sum(kernel.cost.weight_bytes * count for kernel, count in kernels)
 
     assert (read(natively=True), read(natively=False)) == (held, stored)

@@ -28,7 +28,7 @@ from ridgeline.cli import calibrate
 from ridgeline.cli import main as command_line
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.host import cores
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Cache, Efficiency, Host
 from ridgeline.roofline.pace import Pace
 from support.gguf_models import made, mixed

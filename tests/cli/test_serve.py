@@ -27,7 +27,7 @@ from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.texts import load_texts
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served

@@ -15,7 +15,7 @@ from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.host import cores
 from ridgeline.models.denoiser import Denoiser
-from ridgeline.ops.kernels import Library, library
+from ridgeline.ops.kernels.library import Library, library
 
 STEPS = 3
 

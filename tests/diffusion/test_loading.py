@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from diffusers import ZImagePipeline
 from safetensors.torch import load_file, save_file
 
 from diffusion.schedulers import relative
+from ridgeline.backends import backend_of
 from ridgeline.checkpoint import load_denoiser
 from ridgeline.diffusion.geometry import LAYOUTS, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
+from ridgeline.models.network import Network
+from ridgeline.ops.backend import Bound
 from support.checkpoints import edit_config
-from support.pipelines import CHANNELS, SIZES, generators, z_image
+from support.flux_pipelines import flux, klein
+from support.pipelines import CHANNELS, SIZES, generators, wan, z_image
 
 
 @pytest.fixture
@@ -54,6 +59,20 @@ def test_what_a_release_leaves_to_its_class(folder: Path) -> None:
     pipeline = load_pipeline(str(folder))
     assert pipeline.layout.sizes == LAYOUTS["z-image"].sizes
     assert (pipeline.kind.steps, pipeline.kind.guidance) == (50, 5.0)
+
+
+@pytest.mark.parametrize("make", [z_image, partial(flux, dev=False), partial(klein, distilled=False), wan])
+def test_every_part_is_prepared(make: Callable[[Path], object], tmp_path: Path) -> None:
+    """Text encoders, denoiser and autoencoder run on the kernels of this machine, as language models do."""
+    make(tmp_path)
+    pipeline = load_pipeline(str(tmp_path), threads=1)
+    parts = [*pipeline.texts.encoder.models, pipeline.denoiser, pipeline.autoencoder]
+    networks = [part for part in parts if isinstance(part, Network)]
+    assert len(networks) >= 2
+    wanted = type(backend_of(torch.device("cpu")))
+    for network in networks:
+        kinds = {type(module.backend) for module in network.modules() if isinstance(module, Bound)}
+        assert kinds == {wanted}, type(network).__name__
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from engine.null_model import GREEDY, VOCABULARY, VerifyingExecutor, expected_to
 from ridgeline.engine.decode_fast_path import DecodeFastPath, PlanOne
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import GuideStats, TokenEvent
+from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.sampling import Outcome, PromptLogprob, RowFailure, Sampled, SampleRow, Scored
@@ -218,7 +219,7 @@ class Trace:
             params = dataclasses.replace(params, min_tokens=min(3, params.max_tokens or 0), stop_token_ids=stops)
         elif kind == "adapter":
             adapter = draw.choice(("loud", "soft"))
-        group = engine.add(prompt, params, adapter=adapter)
+        group = engine.add(GenerationRequest(prompt, params, adapter=adapter))
         prompts[group] = prompt
 
     def _stops(self, engine: Engine, draw: random.Random, events: Sequence[TokenEvent]) -> list[TokenEvent]:

@@ -16,7 +16,7 @@ from torch import distributed
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.ranks.follower import Following
-from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import Followers, RankGone
 from ridgeline.engine.runner import Runner
@@ -25,7 +25,7 @@ from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
 from ridgeline.ops.shard import Shard
-from support.engines import RecordingRunner
+from support.engines import MakeRunner, RecordingRunner
 
 SUBJECTS = "subjects.pt"
 
@@ -50,17 +50,15 @@ class Piped(Followers):
     def close(self) -> None: ...
 
 
-def leading(pipe: Connection, folder: str) -> type[Runner]:
+def leading(pipe: Connection, folder: str) -> MakeRunner:
     """A runner that records what the first rank computes of a folder, and leads the other."""
 
-    class Leading(RecordingRunner, LeadingRunner):
-        def __init__(self, model: Model, layout: KVLayout) -> None:
-            followers = Piped(pipe)
-            followers.begin(folder, layout)
-            LeadingRunner.__init__(self, model, layout, followers)
-            self.logits = {}
+    def lead(model: Model, layout: KVLayout) -> Runner:
+        followers = Piped(pipe)
+        followers.begin(folder, layout)
+        return RecordingRunner(model, layout, others=LedRanks(model, followers))
 
-    return Leading
+    return lead
 
 
 def run_rank(rank: int, folder: str, ways: Sequence[Way], pipes: tuple[Connection, Connection]) -> None:

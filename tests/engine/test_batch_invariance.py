@@ -11,8 +11,10 @@ from torch import Tensor
 
 from engine.small_models import LLAMA, MIXED, SLIDING, small_model
 from engine.test_metamorphic import AXES, Asked, Way, make_trace, pairwise, run_way
+from ridgeline.backends import backend_of
+from ridgeline.backends.cpu.replay import records
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
 
@@ -38,8 +40,8 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     model = small_model(MODELS[request.param])
     for parameter in model.parameters():
         parameter.data = parameter.to(model.storage.dtype)
-    model.fuse()
-    assert model.runs_natively
+    backend_of(torch.device("cpu")).bind(model)
+    assert records(model)
     trace = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
     with pytest.MonkeyPatch.context() as patch:
         ran = run_way(model, trace, Way("many", None, prefix_cache=False, page_size=16, aborts=False), patch)

@@ -1,8 +1,7 @@
 """The engine where kernels for cards compute: in Triton's interpreter where there is no card. What a step captures is
 made again in Python then, over the same numbers at the same places."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -10,14 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
+from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
+from ridgeline.backends.cuda.graphs import Capture, CudaGraphs, _copied
+from ridgeline.backends.cuda.pages import CudaPages
+from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint import open_source
 from ridgeline.engine import placement
 from ridgeline.engine.bare import warm_up
-from ridgeline.engine.capturing import Capture, CapturingRunner, _copied
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv_room import layout_with_room
@@ -28,10 +31,11 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.engine.step_inputs import Bucket
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.recording import captured_shape
+from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.paged import Pages
+from ridgeline.ops.step_graphs import PageTables, Step, StepGraphs
 from ridgeline.roofline.price import Price
 from support.cards import HAS_CARD, TOLERANCE, cards_compute, close, needs_card, needs_triton, placed
 from support.checkpoints import random_ours
@@ -62,22 +66,14 @@ class Again:
         self.result.copy_(self.step())
 
 
-class Keeping(CapturingRunner):
-    """Keeps a copy of each step's logits, and how many steps were captured ones."""
+class Captures(CudaGraphs):
+    """Steps that are captured without a GPU too. replayed: how many steps were."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.seen: list[Tensor] = []
-        self.replayed = 0
+    replayed = 0
 
-    def step_logits(self, plan: StepPlan) -> Tensor:
-        logits = super().step_logits(plan)
-        self.seen.append(logits.clone())
-        return logits
-
-    def capture_of(self, plan: StepPlan, bucket: Bucket) -> Capture:
+    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> Capture:
         self.replayed += 1
-        return super().capture_of(plan, bucket)
+        return super().graph(step, bucket, tables)
 
     def captured(self, step: Callable[[], Tensor]) -> Capture:
         if HAS_CARD:
@@ -91,19 +87,52 @@ class _Everything(set[object]):
         return True
 
 
-class AtOnce(Keeping):
+class CapturesAtOnce(Captures):
     """Captures steps with prompts when their bucket comes for the first time."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._met = _Everything()
+        self._met = _Everything()  # type: ignore[assignment]
+
+
+class Cuda(CudaBackend):
+    """Captures without a GPU too."""
+
+    def __init__(self, captures: type[Captures]) -> None:
+        self.captures = captures
+
+    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+        assert isinstance(pages, CudaPages)
+        return self.captures(model, pages)
+
+
+class Keeping(Runner):
+    """Keeps a copy of each step's logits."""
+
+    graphs: Any
+
+    def __init__(self, model: Model, layout: KVLayout, captures: type[Captures] = Captures) -> None:
+        super().__init__(model, layout, backend=Cuda(captures))
+        self.seen: list[Tensor] = []
+
+    def step_logits(self, plan: StepPlan) -> Tensor:
+        logits = super().step_logits(plan)
+        self.seen.append(logits.clone())
+        return logits
+
+
+class AtOnce(Keeping):
+    """Keeps them, where steps with prompts are captured at once."""
+
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout, CapturesAtOnce)
 
 
 class Plain(Runner):
-    """The same without captures."""
+    """Keeps those that torch computes."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout, backend=ReferenceBackend())
         self.seen: list[Tensor] = []
 
     def step_logits(self, plan: StepPlan) -> Tensor:
@@ -134,11 +163,11 @@ def logits_of(
 def test_captured_steps_give_what_the_processor_gives(family: str) -> None:
     """Prefills and decode steps of batches that do not fill their bucket, against torch on the processor."""
     model = random_ours(CONFIGS[family])
-    assert model.captures
+    assert captures(model)
     found, runner = logits_of(placed(model), Keeping)
-    assert {bucket.rows for bucket in runner._known} <= {1, 2, 4}
-    assert runner.replayed >= 3
-    wanted, _ = _on_the_processor(model)
+    assert {bucket.rows for bucket in runner.graphs._known} <= {1, 2, 4}
+    assert runner.graphs.replayed >= 3
+    wanted, _ = logits_of(model, Plain)
     assert len(found) == len(wanted)
     assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
 
@@ -167,16 +196,15 @@ def test_captured_steps_with_prompts_give_what_the_processor_gives(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One prompt and several, some of whose chunks fill their bucket of rows and some not, with decodes beside them."""
-    monkeypatch.setattr("ridgeline.ops.kernels.recording.CAPTURED_ROWS", (5, 9, 12))
-    monkeypatch.setattr("ridgeline.ops.kernels.recording.CAPTURED_SEQUENCES", (1, 3, 4))
+    monkeypatch.setattr("ridgeline.backends.cuda.buckets.CAPTURED_ROWS", (5, 9, 12))
+    monkeypatch.setattr("ridgeline.backends.cuda.buckets.CAPTURED_SEQUENCES", (1, 3, 4))
     model = random_ours(CONFIGS[family])
     found, runner = logits_of_prompts(placed(model), AtOnce)
-    buckets = [bucket for bucket in runner._known if bucket.several]
+    buckets = [bucket for bucket in runner.graphs._known if bucket.several]
     assert {bucket.several for bucket in buckets} >= {1, 3}
     assert len({bucket.rows for bucket in buckets}) > 1
-    assert runner.replayed == len(found)
-    with _torch_alone():
-        wanted, _ = logits_of_prompts(model, Plain)
+    assert runner.graphs.replayed == len(found)
+    wanted, _ = logits_of_prompts(model, Plain)
     assert [len(one) for one in found] == [len(other) for other in wanted]
     assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
 
@@ -191,11 +219,11 @@ def test_a_step_with_prompts_is_captured_when_its_bucket_comes_again() -> None:
     answers = []
     for replayed in (0, 1, 2):
         answers += complete(engine, [[1, 2, 3]], params)
-        assert engine.executor.replayed == replayed
+        assert engine.executor.graphs.replayed == replayed
     assert answers[0] == answers[1] == answers[2]
     scored = replace(params, prompt_logprobs=0)  # is asked for op by op, whatever came before
     assert complete(engine, [[1, 2, 3]], scored) == answers[:1]
-    assert engine.executor.replayed == 2
+    assert engine.executor.graphs.replayed == 2
 
 
 def test_the_bucket_of_a_step() -> None:
@@ -219,7 +247,7 @@ def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monke
     asked: list[tuple[int, ...]] = []
     monkeypatch.setattr("ridgeline.roofline.activations.activation_peak", lambda _, *own: asked.append(own) or 0.0)
     model = random_ours(CONFIGS["llama"])
-    assert model.captured_rows == 2048
+    assert most_captured_rows(model) == 2048
     settings = EngineSettings(limits=Limits(tokens=tokens), memory=1e10, kv_bytes=1e6)
     source, card = open_source("tales"), torch.device("cuda")
     draft = Draft(source, model)
@@ -248,25 +276,11 @@ def test_captured_steps_verify_guesses() -> None:
     """Each a row beside its sequence's, which sees those before it, in graphs of as many rows."""
     model = random_ours(CONFIGS["llama"])
     found, runner = logits_of(placed(model), Keeping, guesses=True)
-    assert max(bucket.rows for bucket in runner._known) >= 8
-    wanted, _ = _on_the_processor(model, guesses=True)
+    assert max(bucket.rows for bucket in runner.graphs._known) >= 8
+    wanted, _ = logits_of(model, Plain, guesses=True)
     assert [len(one) for one in found] == [len(other) for other in wanted]
     assert max(map(len, found)) > 3
     assert all(close(one, other, TOLERANCE[model.storage.dtype]) for one, other in zip(found, wanted, strict=True))
-
-
-def _on_the_processor(model: Model, *, guesses: bool = False) -> tuple[list[Tensor], Any]:
-    with _torch_alone():
-        return logits_of(model, Plain, guesses=guesses)
-
-
-@contextmanager
-def _torch_alone() -> Iterator[None]:
-    """While it lasts kernels for cards compute nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ridgeline.engine.runner.for_cards", lambda _: None)
-        patch.setattr("ridgeline.ops.kernels.cards.cards_of", lambda _: None)
-        yield
 
 
 @needs_triton
@@ -274,13 +288,11 @@ def _torch_alone() -> Iterator[None]:
 def test_what_is_not_captured_runs_all_the_same(name: str) -> None:
     """Latents, biases and encoders, which torch reads in part."""
     model = wall_model(name)
-    assert not model.captures
+    assert not captures(model)
     encoders = [(5, 6, 7), (8, 9)] if model.encodes else []
     prompts = [[1, 2, 3], [4, 5, 6, 7]]
     there = complete(token_engine(placed(model), runner=Keeping), prompts, encoders=encoders)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ridgeline.engine.runner.for_cards", lambda _: None)
-        here = complete(token_engine(model, runner=Plain), prompts, encoders=encoders)
+    here = complete(token_engine(model, runner=Plain), prompts, encoders=encoders)
     assert there == here
 
 
@@ -294,7 +306,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
     warm_up(engine)
     assert_nothing_held(engine)
     assert isinstance(engine.executor, Keeping)
-    assert {bucket.rows for bucket in engine.executor._known} == {1, 16}  # both prompts are of one bucket
+    assert {bucket.rows for bucket in engine.executor.graphs._known} == {1, 16}  # both prompts are of one bucket
     assert steps == []
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     assert complete(engine, [[1, 2, 3]], params) == complete(token_engine(model, runner=Keeping), [[1, 2, 3]], params)
@@ -304,7 +316,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
 @needs_triton
 def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer seats than requests, which are taken from those that do not run: the same tokens as alone."""
-    monkeypatch.setattr("ridgeline.engine.seated_tables._FIRST_SEATS", 1)
+    monkeypatch.setattr("ridgeline.backends.cuda.seated_tables._FIRST_SEATS", 1)
     model = placed(small_model(MIXED, 38))
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     prompts = [[1, 2, 3, 4, 5], [6, 7, 8], [13, 14]]
@@ -312,9 +324,9 @@ def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> 
     engine = token_engine(model, runner=Keeping, limits=Limits(requests=2))
     assert complete(engine, prompts, params) == alone
     assert isinstance(engine.executor, Keeping)
-    assert engine.executor.replayed > 4
-    assert engine.executor._tables is not None
-    assert engine.executor._tables.seats > 1
+    assert engine.executor.graphs.replayed > 4
+    assert engine.executor.graphs._tables is not None
+    assert engine.executor.graphs._tables.seats > 1
     assert engine.stats.preemptions == 0  # a step that fails is made again, request by request
 
 
@@ -366,5 +378,5 @@ def test_tokens_of_a_seed_are_those_of_the_processor() -> None:
     model = small_model(LLAMA)
     params = SamplingParams(temperature=0.9, top_k=9, top_p=0.95, max_tokens=12, ignore_eos=True, seed=3)
     prompts = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
-    there = complete(token_engine(placed(model), runner=CapturingRunner), prompts, params)
+    there = complete(token_engine(placed(model), runner=Runner), prompts, params)
     assert there == complete(token_engine(model), prompts, replace(params))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from engine.null_model import GREEDY, expected_tokens, null_engine
 from engine.random_traces import Trace
@@ -194,11 +195,12 @@ def test_only_a_plain_decode_step_enters_the_path() -> None:
     assert not entered(request, path, count=2)
     request.adapter = 1
     assert not entered(request, path)
-    request.adapter, request.encoder = 0, (1, 2)
+    plain = request.spec
+    request.adapter, request.spec = 0, structs.replace(plain, encoder=(1, 2))
     assert not entered(request, path)
-    request.encoder, request.images = (), PlacedImages(Features(bytes(4), 1), (0,))
+    request.spec, request.placed_images = plain, PlacedImages(Features(bytes(4), 1), (0,))
     assert not entered(request, path)
-    request.images = None
+    request.placed_images = None
     assert entered(request, path)
     request.computed -= 1  # two positions are missing, of which one runs
     assert not entered(request, path)

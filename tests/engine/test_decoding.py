@@ -1,6 +1,7 @@
 """Decode steps that are recorded: bit for bit what a forward gives; what our kernels do not compute is not recorded."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -8,20 +9,22 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from models.configs import CONFIGS
-from ridgeline.engine import decoding
-from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.backends import backend_of
+from ridgeline.backends.cpu import graphs, replay
+from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.replay import recorded_bytes, records
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models import model as models
 from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kernels import Operands, library
 from ridgeline.ops.kernels import recording as recording_module
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kernels.recording import Memory, record
+from ridgeline.ops.matrix.operands import Operands
 from support.checkpoints import random_ours
-from support.engines import token_engine
+from support.engines import EagerRunner, token_engine
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
 
@@ -41,7 +44,7 @@ def kept(runner: type[Runner]) -> type[Runner]:
     return Keeping
 
 
-def logits_of(model: Model, runner: type[Runner], requests: int = 3) -> tuple[list[Tensor], Runner]:
+def logits_of(model: Model, runner: type[Runner], requests: int = 3) -> tuple[list[Tensor], Any]:
     """The logits of every step of some requests, one of them in two choices, which end one after the other; pages fill,
     windows pass."""
     engine = token_engine(model, runner=kept(runner), page_size=4)
@@ -52,7 +55,7 @@ def logits_of(model: Model, runner: type[Runner], requests: int = 3) -> tuple[li
         engine.step()
     executor = engine.executor
     assert isinstance(executor, Runner)
-    return executor.__dict__["seen"], executor
+    return executor.__dict__["seen"], executor.graphs
 
 
 @pytest.mark.parametrize("family", sorted(CONFIGS))
@@ -61,12 +64,11 @@ def test_a_recorded_step_gives_what_a_forward_gives(family: str) -> None:
     model = random_ours(CONFIGS[family])
     if not model.has_head or model.encodes:
         pytest.skip("nothing is decoded, or beside an encoder")
-    model.fuse()
-    expected, _ = logits_of(model, Runner)
-    found, runner = logits_of(model, DecodingRunner)
-    assert isinstance(runner, DecodingRunner)
-    assert sorted(runner._recordings) == ([1, 2, 3, 4] if family in RECORDED else [])
-    assert model.runs_natively == (family in RECORDED), "what is recorded is known before it runs"
+    backend_of(torch.device("cpu")).bind(model)
+    expected, _ = logits_of(model, EagerRunner)
+    found, recorded = logits_of(model, Runner)
+    assert sorted(recorded._recordings) == ([1, 2, 3, 4] if family in RECORDED else [])
+    assert records(model) == (family in RECORDED), "what is recorded is known before it runs"
     assert len(found) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -74,11 +76,10 @@ def test_a_recorded_step_gives_what_a_forward_gives(family: str) -> None:
 def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording takes memory for each row."""
     model = random_ours(CONFIGS["llama"])
-    model.fuse()
-    monkeypatch.setattr(decoding, "MAX_RECORDED_ROWS", 2)
-    _, runner = logits_of(model, DecodingRunner, requests=5)
-    assert isinstance(runner, DecodingRunner)
-    assert sorted(runner._recordings) == [1, 2]
+    backend_of(torch.device("cpu")).bind(model)
+    monkeypatch.setattr(graphs, "MAX_RECORDED_ROWS", 2)
+    _, recorded = logits_of(model, Runner, requests=5)
+    assert sorted(recorded._recordings) == [1, 2]
 
 
 @pytest.mark.parametrize("chunk", [1 << 10, 1 << 16, 4 << 20])
@@ -88,23 +89,22 @@ def test_memory_of_recordings_is_known_before_there_are_any(
 ) -> None:
     """Of the largest step; but for the rows that are gathered for the head, and what they leave of a chunk."""
     monkeypatch.setattr(recording_module, "CHUNK", chunk)
-    for module in (decoding, models):
+    for module in (graphs, replay):
         monkeypatch.setattr(module, "MAX_RECORDED_ROWS", 16)
     model = random_ours(CONFIGS[family])
-    model.fuse()
-    _, runner = logits_of(model, DecodingRunner, requests=15)
-    assert isinstance(runner, DecodingRunner)
-    assert max(runner._recordings) == 16
-    assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
+    backend_of(torch.device("cpu")).bind(model)
+    _, recorded = logits_of(model, Runner, requests=15)
+    assert max(recorded._recordings) == 16
+    assert 0 < recorded_bytes(model) <= recorded._memory.nbytes <= 1.1 * recorded_bytes(model) + chunk
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_hook_sees_steps_that_were_recorded_before(everywhere: bool) -> None:
     """Put on between two steps, and taken off: those between are run, those after it recorded again."""
     model, seen = random_ours(CONFIGS["llama"]), list[Embedding]()
-    model.fuse()
+    backend_of(torch.device("cpu")).bind(model)
     (table,) = (op for _, op in model.ops() if isinstance(op, Embedding))
-    engine = token_engine(model, runner=DecodingRunner)
+    engine = token_engine(model)
     engine.add(GenerationRequest([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True)))
 
     def note(op: nn.Module, *_: object) -> None:
@@ -119,13 +119,14 @@ def test_a_hook_sees_steps_that_were_recorded_before(everywhere: bool) -> None:
             handle.remove()
         engine.step()
         counts.append(len(seen))
-    assert isinstance(engine.executor, DecodingRunner)
-    assert list(engine.executor._recordings) == [1]
+    assert isinstance(engine.executor, Runner)
+    assert isinstance(engine.executor.graphs, CpuGraphs)
+    assert list(engine.executor.graphs._recordings) == [1]
     assert counts == [0, 0, 0, 1, 2, 2, 2, 2]
 
 
 def test_what_is_not_recorded_takes_no_memory() -> None:
-    assert random_ours(CONFIGS["gpt2"]).recorded_bytes() == 0
+    assert recorded_bytes(random_ours(CONFIGS["gpt2"])) == 0
 
 
 def test_what_torch_computes_is_not_recorded() -> None:

@@ -24,7 +24,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.work import CAUSAL, windowed
-from support.engines import token_engine
+from support.engines import EagerRunner, token_engine
 
 WINDOWS = (None, 6)
 
@@ -162,7 +162,7 @@ def test_tables_that_a_failed_step_should_have_forgotten_are_forgotten_later() -
     assert first not in executor.tables
 
 
-class NaNAt(Runner):
+class NaNAt(EagerRunner):
     """A runner whose logits are NaN for one row of one request, or +inf, or nothing but -inf."""
 
     bad: tuple[int, int, float] | None = None  # request, position, value

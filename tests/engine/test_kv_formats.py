@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.small_models import LATENT, LLAMA, MIXED, SLIDING, greedy, poison_free_pages, small_model
+from ridgeline.backends import backend_of
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_model, load_weights
 from ridgeline.engine.kv.store import KVStore
@@ -19,7 +20,7 @@ from ridgeline.engine.setup import EngineSettings
 from ridgeline.models import Fields, ModelRefused, build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVSpec, deal_layers
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.work import Segment
@@ -93,7 +94,7 @@ def test_a_row_is_the_same_however_it_is_run(config: dict[str, Any], kv: str) ->
     """Logits of every position, bit for bit: prompts whole and in chunks, alone and in a batch, after prefixes that
     were found and after a preemption."""
     model = small_model(config, kv=kv)
-    model.fuse()
+    backend_of(torch.device("cpu")).bind(model)
     alone = token_engine(model, runner=RecordingRunner)
     complete(alone, PROMPTS[:1])
     wanted = {place: row for (_, place), row in alone.executor.logits.items()}  # type: ignore[attr-defined]

@@ -34,7 +34,6 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
-from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models.model import Model
@@ -42,7 +41,7 @@ from ridgeline.ops.kv import StateSpec
 from ridgeline.text import load_tokenizer
 from support.cards import placed
 from support.drafters import ReplayDrafter
-from support.engines import RecordingRunner, complete, token_engine
+from support.engines import MakeRunner, RecordingRunner, complete, token_engine
 from support.wall_models import reference, wall_model
 
 TOLERANCE = 1e-5  # of the largest |logit|: what rounding does when rows are summed in another order
@@ -271,7 +270,7 @@ def run_way(
     way: Way,
     monkeypatch: pytest.MonkeyPatch,
     speculator: Speculator | None = None,
-    runner: type[Runner] = RecordingRunner,
+    runner: MakeRunner = RecordingRunner,
 ) -> Ran:
     """Run a trace this way, to the end of every request. runner: one that records."""
     engine = token_engine(
@@ -316,7 +315,7 @@ def check_way(
     way: Way,
     monkeypatch: pytest.MonkeyPatch,
     speculator: Speculator | None = None,
-    runner: type[Runner] = RecordingRunner,
+    runner: MakeRunner = RecordingRunner,
 ) -> None:
     """Run the trace this way and compare every token and every logit that was computed."""
     ran_so = run_way(subject.model, subject.trace, way, monkeypatch, speculator, runner)
@@ -366,7 +365,7 @@ def test_a_trained_model_too(stories: Subject, way: Way, monkeypatch: pytest.Mon
 
 
 def check_guessed(
-    subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch, runner: type[Runner] = RecordingRunner
+    subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch, runner: MakeRunner = RecordingRunner
 ) -> None:
     """The same with guesses, which are right, wrong, and for others at once; a chunk of one position has no room for
     any."""

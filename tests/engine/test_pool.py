@@ -60,7 +60,7 @@ class Pages(RuleBasedStateMachine):
     )
     def begin(self, kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
         self.ledger = make_ledger(kinds, pages, page_size, prefix_cache)
-        self.reaches = [getattr(group.spec, "reach", None) for group in self.ledger.groups]
+        self.reaches = [None if group.spec.is_state else group.spec.reach for group in self.ledger.groups]
         self.of_states = [group for group, reach in enumerate(self.reaches) if reach is None]
         self.of_encoders = [group for group, reach in enumerate(self.reaches) if reach == CROSS]
         self.of_tokens = [group for group, reach in enumerate(self.reaches) if reach not in (None, CROSS)]

@@ -17,9 +17,10 @@ from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.link import SIZES, link_of
 from ridgeline.engine.ranks.process import READY, Start
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.ngram import NgramDrafter
 from ridgeline.engine.speculation.speculator import Speculator
@@ -57,8 +58,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     one = LLM(folder, SETTINGS, threads=1)
     two = LLM(folder, replace(SETTINGS, ranks=2), threads=1)
     yield Pair(folder, one, two)
-    assert isinstance(two.engine.executor, LeadingRunner)
-    two.engine.executor.close()
+    assert isinstance(two.engine.executor, Runner)
+    assert isinstance(two.engine.executor.others, LedRanks)
+    two.engine.executor.others.close()
     torch.set_num_threads(threads)
 
 

@@ -20,8 +20,9 @@ from engine.test_metamorphic_families import CORNERS
 from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.process import RankGone
+from ridgeline.engine.runner import Runner
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
 from support.checkpoints import random_ours, random_tensors, write_folder
@@ -76,8 +77,9 @@ def test_most_families_were_run(found: dict[str, list[str]]) -> None:
 def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path / "m")), EngineSettings(kv_bytes=2**22, ranks=2), threads=1)
     executor = llm.engine.executor
-    assert isinstance(executor, LeadingRunner)
-    (child,) = executor._followers._children
+    assert isinstance(executor, Runner)
+    assert isinstance(executor.others, LedRanks)
+    (child,) = executor.others.followers._children
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(RankGone, match="rank 1 of 2 is gone: killed by signal 9; start the engine again") as error:
         llm.generate(["abc"], SamplingParams(max_tokens=4))

@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import ridgeline
 from engine.small_models import LLAMA, assert_nothing_held, small_model
+from ridgeline.backends import backend_of
+from ridgeline.backends.cpu.graphs import CpuGraphs
 from ridgeline.engine import LLM, Completion, EngineSettings, SamplingParams, StructuredOutputs
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
@@ -29,13 +30,13 @@ from ridgeline.engine.speculation.settings import Speculation, configured, named
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
 from ridgeline.roofline.price import Price
 from support.adapters import own_widths, write_adapter
 from support.drafters import ReplayDrafter
-from support.engines import complete, token_engine
+from support.engines import EagerRunner, complete, token_engine
 
 PROMPTS = (
     "Tom had a dog. The dog liked Tom. Tom and the dog ran. Tom had a",
@@ -381,9 +382,9 @@ def test_steps_with_guesses_are_recorded_by_their_rows() -> None:
     from engine.test_decoding import kept
 
     model = small_model(LLAMA)
-    model.fuse()
+    backend_of(torch.device("cpu")).bind(model)
     seen: dict[type[Runner], list[Any]] = {}
-    for runner in (Runner, DecodingRunner):
+    for runner in (EagerRunner, Runner):
         records: list[Any] = []
         drafter = ReplayDrafter(lambda _: None, 0.5, 41, seed=4)
         engine = token_engine(model, runner=kept(runner), speculator=Speculator(drafter, 3, 41), on_step=records.append)
@@ -392,14 +393,15 @@ def test_steps_with_guesses_are_recorded_by_their_rows() -> None:
         while engine.has_work:
             engine.step()
         seen[runner] = engine.executor.__dict__["seen"]
-    assert len(seen[Runner]) == len(seen[DecodingRunner])
-    assert all((one == other).all() for one, other in zip(seen[Runner], seen[DecodingRunner], strict=True))
-    assert isinstance(engine.executor, DecodingRunner)
+    assert len(seen[EagerRunner]) == len(seen[Runner])
+    assert all((one == other).all() for one, other in zip(seen[EagerRunner], seen[Runner], strict=True))
+    assert isinstance(engine.executor, Runner)
+    assert isinstance(engine.executor.graphs, CpuGraphs)
     native = replace(card(1e12, 1e10), kind="cpu", native=True)
     price, guessed = Price(model), [record for record in records if record.decodes_only and record.work.tokens > 2]
     assert len(guessed) > 5
     for record in guessed:
-        assert record.work.tokens in engine.executor._recordings
+        assert record.work.tokens in engine.executor.graphs._recordings
         assert price.recorded(native, record.work)
 
 

@@ -23,13 +23,13 @@ from ridgeline.engine.guidance.tables import Tables
 from ridgeline.engine.guidance.thinking import Tags
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
-from ridgeline.engine.sampling.sampler import sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.worker.messages import Add, ToEngine
 from ridgeline.frames import Frames
 from ridgeline.text import load_tokenizer
 from ridgeline.text.bytes import ByteTokenizer
+from support.samplers import CPU_SAMPLER
 from text.tiny_tokenizers import byte_level
 
 PERSON = {
@@ -315,7 +315,7 @@ class Samples(NullExecutor):
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
         super().execute(plan, rows)
-        return sample(torch.zeros(len(rows), VOCABULARY), rows)
+        return CPU_SAMPLER.sample(torch.zeros(len(rows), VOCABULARY), rows)
 
 
 class Picks(NullExecutor):

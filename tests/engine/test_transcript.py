@@ -199,7 +199,7 @@ def test_what_cannot_be_opened_leaves_no_request(monkeypatch: pytest.MonkeyPatch
     loaded = speaking("x")
     texts = TextEngine(loaded)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(texts.transcript, "open", broken)

@@ -18,7 +18,7 @@ import pytest
 from engine.apart import ASKED, GREEDY, PROMPTS, SETTINGS, alone, engine_of, pair
 from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
-from ridgeline.checkpoint.fill import fill_dummy
+from ridgeline.checkpoint.fill import fill_dummy, stay_here
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
@@ -52,7 +52,7 @@ from ridgeline.engine.worker.messages import PeerChanged
 from ridgeline.engine.worker.thread import EngineThread
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_to_run
-from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.matrix import QuantisedMatrix
 from support.adapters import own_widths, write_adapter
@@ -584,7 +584,7 @@ def test_a_model_is_the_same_however_its_codes_are_laid_out(monkeypatch: pytest.
         model = build_to_run(config, weights="int4-g32+head")
         fill_dummy(model, seed)
         if settled:
-            model.settle_here()
+            stay_here(model)
         coded = [part for part in model.modules() if isinstance(part, QuantisedMatrix)]
         assert any(part.interleaved for part in coded) == settled
         return identity_of(config.values, model, deal_layers(model.kv_specs, 16, model.context), 1024).model

@@ -22,7 +22,7 @@ from ridgeline.document.roofline import Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.sampling import Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.lab import kv_cache, memory, phases, sampling
@@ -35,6 +35,7 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.memory import memory_of
+from support.samplers import CPU_SAMPLER
 
 APP = build_app(("lab",))
 EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
@@ -197,7 +198,7 @@ def test_from_scratch_is_the_engine_token_for_token(
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, spread, (4, 50)).astype(np.float32))
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
     rows = [SampleRow(params, seed, position) for position in range(4)]
-    for row_V, row, theirs in zip(logits.tolist(), rows, sample(logits, rows), strict=True):
+    for row_V, row, theirs in zip(logits.tolist(), rows, CPU_SAMPLER.sample(logits, rows), strict=True):
         (u,) = uniform([seed], [row.position], [0])
         assert isinstance(theirs, Sampled)
         assert sampling.draw(row_V, params, u) == theirs.token

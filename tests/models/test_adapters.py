@@ -13,20 +13,20 @@ from transformers import PreTrainedModel
 
 from models.configs import CONFIGS
 from models.parity_cases import CASES
+from ridgeline.backends.cpu.graphs import CpuGraphs
 from ridgeline.checkpoint import load_model
 from ridgeline.checkpoint.adapter import Adapter
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.work import CAUSAL, Segment, Work
 from ridgeline.roofline.price import Price
 from support.adapters import adapted, merged, own_widths, write_adapter
 from support.checkpoints import random_model, random_tensors, write_folder
-from support.engines import RecordingRunner, complete, token_engine, uncached_logits
+from support.engines import EagerRunner, RecordingRunner, complete, token_engine, uncached_logits
 
 TOLERANCE = 1e-5  # of the largest |logit|
 MATTERS = 1e-2  # of the largest |logit|: what an adapter changes at least
@@ -251,18 +251,18 @@ def test_who_runs_beside_a_row(subject: Subject) -> None:
         assert isinstance(engine.executor, Runner)
         return seen, engine.executor
 
-    together, _ = logits(Runner, range(len(prompts)))
+    together, _ = logits(EagerRunner, range(len(prompts)))
     for index in range(len(prompts)):
-        alone, runner = logits(DecodingRunner, [index])
-        assert isinstance(runner, DecodingRunner)
+        alone, runner = logits(Runner, [index])
+        assert isinstance(runner.graphs, CpuGraphs)
         pairs = list(zip(alone[index], together[index], strict=True))
         if subject.recorded and not names[index]:
             assert all(torch.equal(one, other) for one, other in pairs), index
-            assert runner._recordings
+            assert runner.graphs._recordings
         else:
             assert all((one - other).abs().max() <= TOLERANCE * other.abs().max() for one, other in pairs), index
         if names[index]:
-            assert not runner._recordings
+            assert not runner.graphs._recordings
 
 
 # -- price ------------------------------------------------------------------------------------------------------------

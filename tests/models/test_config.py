@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,27 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
-from models.configs import CONFIGS
+from models import configs
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import SelfAttention, Trunk
 from ridgeline.models.model import Model
 from ridgeline.models.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
-from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.nonlinearity import ClampedGate
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.query_scale import QueryScale
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.rotary import Rope
 from ridgeline.ops.state_space import StateSpace, StateSpaceSizes
 from ridgeline.ops.work import CAUSAL, Reach, windowed
+
+CONFIGS = deepcopy(configs.CONFIGS)
+"""The configs as they are written: transformers writes into those that other tests give it."""
 
 MISSING = object()
 

@@ -334,7 +334,7 @@ def test_what_is_stated_is_what_was_computed(subject: Subject, batch: Batch) -> 
             texts_read = [_PADDED] * len(texts) if ours.clips else batch.texts
             pairs = sum(tokens * (n if op.reach.kind == "cross" else tokens) for n in texts_read)
             assert op.cost(work).flops["fp32"] >= 4 * op.heads * op.spec.k_dim * pairs, path
-            attend = [kernel for kernel in op.kernels(work) if kernel.part == "attend"]
+            attend = [kernel for kernel in op.launches(work) if kernel.part == "attend"]
             assert sum(kernel.cost.total_flops for kernel in attend) == 4 * op.heads * op.spec.k_dim * pairs, path
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from models.comparing import TOLERANCE, off
+from ridgeline.backends import priced_backend
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.engine.engine import Engine
@@ -19,10 +20,12 @@ from ridgeline.models.decoder import Decoder
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Head
 from ridgeline.ops.padded import Padded, padded_work
-from ridgeline.ops.work import CAUSAL, Segment, Work
+from ridgeline.ops.work import CAUSAL, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.checkpoints import random_model
 from support.engines import token_engine
+
+CPU = priced_backend("cpu")
 
 _LAYERS = 4
 _QWEN3: dict[str, Any] = {
@@ -134,14 +137,14 @@ def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int
     ours.keep_nothing()
     work = padded_work(ours.reaches, text, rows)
     own, cached = ([row for row in Price(each).ops if isinstance(row.op, Attention)] for each in (ours, paged))
-    assert [kernel.name for kernel in cached[0].op.native_kernels(work)][-1].startswith("attention.paged")
-    assert all("paged" not in kernel.name for row in own for kernel in row.op.native_kernels(work))
-    assert own[0].op.native_kernels(work) == own[0].op.kernels(work)
+    assert [kernel.name for kernel in CPU.launches(cached[0].op, work, TOKENS)][-1].startswith("attention.paged")
+    assert all("paged" not in kernel.name for row in own for kernel in CPU.launches(row.op, work, TOKENS))
+    assert CPU.launches(own[0].op, work, TOKENS) == own[0].op.launches(work)
     cost = own[0].cost(work)
     assert (cost.kv_read_bytes, cost.kv_write_bytes, ours.kv_specs) == (0, 0, ())
     pairs = sum(key <= query or query >= text for query in range(rows) for key in range(text))
     head, heads = _QWEN3["head_dim"], _QWEN3["num_attention_heads"]
-    attended = sum(kernel.cost.total_flops for kernel in own[0].op.kernels(work) if "attention" in kernel.name)
+    attended = sum(kernel.cost.total_flops for kernel in own[0].op.launches(work) if "attention" in kernel.name)
     assert attended == 2 * heads * 2 * head * pairs
     assert work.attention[CAUSAL].total.queries == work.attention[CAUSAL].total.written == work.tokens == rows
 

@@ -145,7 +145,7 @@ def test_the_price_of_a_prompt_by_hand() -> None:
     cost = op.cost(Work.of([Segment(7, 7)], model.reaches))
     products, scores = 2 * 7 * 13 * 4 * (7 + 5), 2 * 4 * (7 + 6 + 5) * 28
     assert cost.total_flops == products + scores + 3 * (7 * 4 + 7) * 6
-    kernels = op.kernels(Work.of([Segment(7, 7)], model.reaches))
+    kernels = op.launches(Work.of([Segment(7, 7)], model.reaches))
     assert sum(kernel.cost.total_flops for kernel in kernels) == cost.total_flops
     assert sum(kernel.cost.total_bytes for kernel in kernels) >= cost.total_bytes
 

@@ -463,7 +463,7 @@ def test_products_side_by_side_that_are_stored_otherwise() -> None:
     model = build(quantised(BLOCK_FP8 | {"modules_to_not_convert": ["lm_head", "v_proj", "up_proj"]}))
     for path, outputs in (("self_attn.qkv", 64), ("mlp.gate_up", 640)):
         op = model.get_submodule(f"model.layers.0.{path}")
-        cost, kernels = op.cost_of(7), [k for k in op.kernels_of(7) if not k.name.startswith("elementwise")]
+        cost, kernels = op.cost_of(7), [k for k in op.launches_of(7) if not k.name.startswith("elementwise")]
         assert cost.flops["bf16"] == 2.0 * 7 * 256 * outputs
         assert {kernel.number_format for kernel in kernels} == {"fp8", "bf16"}
         assert sum(kernel.cost.weight_bytes for kernel in kernels) == cost.weight_bytes

@@ -96,7 +96,7 @@ def test_what_gated_sums_cost() -> None:
     assert adding.cost_of(9).total_flops == (7 + 2) * 9 * 7
     assert plain.cost_of(9).total_flops == 2 * 9 * 7
     assert (alone.cost_of(9).activation_bytes, adding.cost_of(9).activation_bytes) == (2 * 9 * 7 * 2, 4 * 9 * 7 * 2)
-    assert sum(kernel.cost.total_flops for kernel in adding.kernels_of(9)) == adding.cost_of(9).total_flops
+    assert sum(kernel.cost.total_flops for kernel in adding.launches_of(9)) == adding.cost_of(9).total_flops
     assert adding.signature() != AddModulatedLayerNorm(7, 1e-2, BF16).signature()
 
 
@@ -107,7 +107,7 @@ def test_what_modulated_norms_cost() -> None:
     assert adding.cost_of(9).total_flops == alone.cost_of(9).total_flops + 9 * 7
     assert (alone.cost_of(9).activation_bytes, adding.cost_of(9).activation_bytes) == (2 * 9 * 7 * 2, 4 * 9 * 7 * 2)
     assert AddModulatedLayerNorm(7, 1e-2, BF16).cost_of(9).total_flops == (6 + 1) * 9 * 7
-    assert sum(kernel.cost.total_flops for kernel in adding.kernels_of(9)) == adding.cost_of(9).total_flops
+    assert sum(kernel.cost.total_flops for kernel in adding.launches_of(9)) == adding.cost_of(9).total_flops
 
 
 @pytest.mark.parametrize("activated", [False, True])
@@ -168,7 +168,7 @@ def test_norms_between_additions() -> None:
     assert shifted.cost_of(9).total_flops == (7 + 1) * 9 * 7
     assert gated.cost_of(9).total_flops == (7 + 2) * 9 * 7
     for op in (shifted, gated):
-        assert sum(kernel.cost.total_flops for kernel in op.kernels_of(9)) == op.cost_of(9).total_flops
+        assert sum(kernel.cost.total_flops for kernel in op.launches_of(9)) == op.cost_of(9).total_flops
 
 
 @pytest.mark.parametrize("size", [(8, 8), (3, 11), (16, 5)])

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu.layout import interleaves, settle
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Library, Operands
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import (
     AdaptedMatrix,
@@ -20,10 +21,12 @@ from ridgeline.ops.matrix import (
     MatrixSpec,
     QuantisedMatrix,
     matrix_of,
-    settle,
 )
 from ridgeline.ops.matrix.gguf import BLOCKS
 from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
+from ridgeline.ops.matrix.operands import Operands
+from ridgeline.ops.nonlinearity import ACTIVATIONS
+from ridgeline.ops.work import TOKENS, Work
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
 from support.quantised import take_weight
@@ -249,8 +252,8 @@ def test_what_is_laid_side_by_side() -> None:
     def kernel_of(stored: WeightFormat, dtype: torch.dtype = torch.bfloat16, outputs: int = 48) -> tuple[str, str]:
         op = Linear(MatrixSpec(64, outputs, dtype))
         op.store({"matrix": stored})
-        (kernel,) = op.native_kernels_of(4)
-        (on_card,) = op.card_kernels_of(4)
+        (kernel,) = priced_backend("cpu").launches(op, Work({TOKENS: 4}, 1), TOKENS)
+        (on_card,) = priced_backend("gpu").launches(op, Work({TOKENS: 4}, 1), TOKENS)
         assert not on_card.name.endswith("interleaved")
         assert sum(kernel.cost.flops.values()) == sum(on_card.cost.flops.values())
         assert set(kernel.cost.flops) == {"int8"} or kernel.cost == on_card.cost
@@ -268,7 +271,7 @@ def test_what_is_laid_side_by_side() -> None:
         assert kernel_of(stored) == (f"linear.few.{stored.kind}{found[0]}", found[1])
     w8a8 = replace(int8, block=(1, None), activations="int8")
     assert kernel_of(w8a8, torch.float32)[0] == f"linear.few.w8a8{side[0]}"
-    assert not matrix_of(MatrixSpec(64, 48, torch.float16), w8a8).interleaves  # torch computes in fp16, over rows
+    assert not interleaves(matrix_of(MatrixSpec(64, 48, torch.float16), w8a8))  # torch computes in fp16, over rows
     assert kernel_of(WeightFormat("fp8", 8, (1, None), 32, code="fp8"))[0] == "linear.few.fp8"
     assert kernel_of(int4, outputs=40) == ("linear.few.int4", "bf16")
     assert kernel_of(int4, torch.float32) == ("linear.few.int4", "fp32")

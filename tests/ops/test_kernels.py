@@ -15,10 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
-from ridgeline.ops.kernels import Library, Operands, library, native
+from models.configs import CONFIGS
+from ridgeline.backends import backend_of
+from ridgeline.backends.cpu.backend import CpuBackend
+from ridgeline.backends.cpu.coverage import fuses
+from ridgeline.models import Fields, build
+from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
+from ridgeline.ops.kernels.library import Library, library
 from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.matrix.operands import Operands
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.ops.rotary import Rope
 from support.kernels import SETS
@@ -26,6 +34,7 @@ from support.kernels import SETS
 pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300), (1056, 6), (4096, 5)]
 ROWS = [1, 2, 3, 5, 7, 16, 97, 130]
+CPU = torch.device("cpu")
 BOTH = [torch.float32, torch.bfloat16]
 # Of the largest result: sums of so many products in fp32, and what rounding to bf16 takes away.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
@@ -86,7 +95,7 @@ def test_gated_products(kernels: Library, activation: str, dtype: torch.dtype) -
     """The op that fuses them, against what torch does in parts, in float64."""
     spec = MatrixSpec(70, 37, dtype, bias=True)
     op = ActivatedProjections({"gate": spec, "up": spec}, activation)
-    assert op.fusible
+    assert fuses(op)
     for parameter in op.parameters():
         parameter.data.copy_(normal(*parameter.shape))
     gate, up = (op.matrix(name) for name in ("gate", "up"))
@@ -274,13 +283,21 @@ def test_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other dtypes, devices and columns go to torch; `off` and a set that is not there are as they say."""
     monkeypatch.delenv("RIDGELINE_KERNELS", raising=False)
     library.cache_clear()
-    assert native(normal(2, 3)) is not None
-    assert native(normal(2, 3).half()) is None
-    assert native(normal(2, 3).T) is None
-    assert native(normal(2, 3).to("meta")) is None
+    backend = backend_of(CPU)
+    assert isinstance(backend, CpuBackend)
+    assert not isinstance(backend_of(torch.device("meta")), CpuBackend)
+    half = build(Fields(CONFIGS["llama"] | {"torch_dtype": "float16"}, "test"))
+    backend.bind(half)
+    assert {op.backend for _, op in half.ops()} == {REFERENCE}
+    backend.noted = calls = []
+    assert torch.equal(backend.linear(normal(3, 2).T, normal(4, 3)), functional.linear(normal(3, 2).T, normal(4, 3)))
+    assert len(calls) == 0
+    backend.linear(normal(2, 3), normal(4, 3))
+    assert len(calls) == 1
+    backend.noted = None
     library.cache_clear()
     monkeypatch.setenv("RIDGELINE_KERNELS", "off")
-    assert native(normal(2, 3)) is None
+    assert not isinstance(backend_of(CPU), CpuBackend)
     library.cache_clear()
     monkeypatch.setenv("RIDGELINE_KERNELS", "sse9")
     with pytest.raises(ValueError, match="sse9"):

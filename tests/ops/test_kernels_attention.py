@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ridgeline.backends.cpu.coverage import attends
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import rotate
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
@@ -182,8 +183,8 @@ def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtyp
 
 def test_what_the_kernels_do_not_take() -> None:
     """Biases of positions, other formats, and what is nowhere kept."""
-    assert PLAIN.op().runs_natively
+    assert attends(PLAIN.op())
     spec = PLAIN.op().spec
-    assert not Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1).runs_natively
-    assert not Attention(0, 6, replace(spec, dtype=torch.float16)).runs_natively
-    assert not Attention(0, 6, replace(spec, reach=Reach("full"))).runs_natively
+    assert not attends(Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1))
+    assert not attends(Attention(0, 6, replace(spec, dtype=torch.float16)))
+    assert not attends(Attention(0, 6, replace(spec, reach=Reach("full"))))

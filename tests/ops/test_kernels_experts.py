@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
-from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
+from ridgeline.backends.cpu.backend import CpuBackend, layer_experts, picking
+from ridgeline.backends.cpu.coverage import covers
 from ridgeline.ops.experts import Experts, ExpertSizes
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Library, Operands
 from ridgeline.ops.kernels.experts import LayerExperts, route
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.ops.matrix.operands import Operands
+from ridgeline.ops.nonlinearity import ACTIVATIONS, ClampedGate
 from ridgeline.ops.router import Router, RoutingRule
 from support.kernels import SETS
 from support.quantised import take_weight
@@ -44,7 +47,7 @@ def picks(rows: int, count: int, active: int) -> tuple[Tensor, Tensor]:
 
 def kernel_of(op: Experts, kernels: Library) -> LayerExperts:
     """What the op calls."""
-    return op._kernel(kernels)
+    return layer_experts(kernels, op)
 
 
 def by_torch(op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
@@ -124,7 +127,7 @@ def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.d
     coded = Experts(ExpertSizes(count, active, width), hidden, "silu", dtype)
     coded.store(dict.fromkeys(coded.specs, stored))
     coded.create_parameters()
-    assert coded.runs_natively
+    assert covers(coded)
     plain = experts(count, active, hidden, width, torch.float64)
     for own, exact, given in zip(coded, plain, op, strict=True):
         for name in coded.specs:
@@ -141,17 +144,17 @@ def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.d
         assert torch.equal(found[:1], alone[0])
 
 
-def test_the_op_takes_what_it_is_given(kernels: Library) -> None:
-    """Weights that were put elsewhere after a call are read where they are; int8 is left to torch."""
-    op = experts(4, 2, 24, 20, torch.float32)
+def test_weights_that_were_put_elsewhere_are_read_there_once_they_are_bound(kernels: Library) -> None:
+    op, backend = experts(4, 2, 24, 20, torch.float32), CpuBackend()
     x_TD, own = normal(3, 24), picks(3, 4, 2)
     for step in range(3):
-        assert off(op(x_TD, *own), by_torch(op, x_TD, *own, None)) < 4e-6
+        backend.bind(op)
+        for _ in range(2):
+            assert off(op(x_TD, *own), by_torch(op, x_TD, *own, None)) < 4e-6
         if step == 0:
             op[int(own[1][0, 0])].up_proj.weight = nn.Parameter(normal(20, 24, seed=77), requires_grad=False)
         else:
             op[int(own[1][1, 0])].down_proj.weight.data = normal(24, 20, seed=78)
-    assert op._kernel(kernels) is op._kernel(kernels)
 
 
 def test_what_would_be_read_wrongly_is_refused(kernels: Library) -> None:
@@ -202,7 +205,7 @@ def routed(op: Router, kernels: Library, x_TI: Tensor) -> tuple[Tensor, Tensor]:
     """What the op calls."""
     operands, logits = op.matrix.operands, torch.float32 if op.rule.wide else x_TI.dtype
     assert operands is not None
-    return route(kernels, x_TI, operands, logits, op.rule.picking, op.e_score_correction_bias)
+    return route(kernels, x_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -275,7 +278,7 @@ def test_logits_of_any_size(kernels: Library) -> None:
     one = torch.eye(1)
     for scores in ("softmax", "sigmoid"):
         rule = RoutingRule(len(logits), scores)
-        weights_TK, picked_TK = route(kernels, one, Operands(logits[:, None], None), torch.float32, rule.picking, None)
+        weights_TK, picked_TK = route(kernels, one, Operands(logits[:, None], None), torch.float32, picking(rule), None)
         expected = logits.softmax(-1) if scores == "softmax" else logits.sigmoid()
         torch.testing.assert_close(weights_TK[0], expected[picked_TK[0]], rtol=1e-6, atol=1e-37)
         assert sorted(picked_TK[0].tolist()) == list(range(len(logits)))

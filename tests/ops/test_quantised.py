@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Codes, Library
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.ops.matrix.operands import Codes
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
 from support.quantised import take_weight

@@ -11,11 +11,12 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm, Gemma2Text
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm
 
-from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
+from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm, UnweightedRMSNorm
 from ridgeline.ops.stored import Stored
 
@@ -177,7 +178,7 @@ def test_projections_are_their_matrices_side_by_side() -> None:
         assert torch.allclose(one, x @ w.t(), atol=1e-6)
         assert torch.allclose(other, x @ w.t(), atol=1e-6)
     assert separate.cost_of(4) == fused.cost_of(4)
-    assert [op.kernels_of(4)[0].calls for op in (separate, fused)] == [3, 1]
+    assert [op.launches_of(4)[0].calls for op in (separate, fused)] == [3, 1]
 
 
 def test_gate_and_up_are_one_boundary() -> None:
@@ -190,7 +191,7 @@ def test_gate_and_up_are_one_boundary() -> None:
     reference = nn.functional.silu(x @ gate.t()) * (x @ up.t())
     assert torch.allclose(apart(x), reference, atol=1e-5)
     assert torch.allclose(fused(x), reference, atol=1e-5)
-    products, activation = apart.kernels_of(4)
+    products, activation = apart.launches_of(4)
     assert products.cost.total_flops + activation.cost.total_flops == apart.cost_of(4).total_flops
     moved = products.cost.activation_bytes + activation.cost.activation_bytes
     assert moved - apart.cost_of(4).activation_bytes == 4 * 4 * 12  # gate and up, written and read

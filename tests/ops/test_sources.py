@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.ops.kernels import library, missing, state
-from ridgeline.ops.kernels.library import PATH
+from ridgeline.ops.kernels.library import PATH, library, missing, state
 from ridgeline.ops.kernels.sources import digest_of, unusable
 from support.kernels import SETS
 

@@ -8,11 +8,12 @@ from itertools import accumulate
 import pytest
 import torch
 
+from ridgeline.backends.cuda.coverage import attends
+from ridgeline.backends.cuda.pages import CudaPages
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged_card import CardKV, CardPages
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
 from support.cards import DEVICE, HAS_CARD, close, needs_triton
@@ -27,8 +28,7 @@ class Cards:
     device = DEVICE
 
     def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
-        held = CardPages({0: pages}, [group])
-        return lambda batch: CardKV(held, batch)  # type: ignore[return-value]
+        return CudaPages({0: pages}, [group]).context
 
 
 PLAIN = Case(heads=(2, 3), dim=40, width=40)
@@ -106,7 +106,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def copies(queries: int = 768, rows: int = 1024, **other: object) -> bool:
         own = replace(case, **other)  # type: ignore[arg-type]
-        kernel = CardPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
+        kernel = CudaPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
         return kernel._copies(Several(none, none, none, none, none, none, queries, queries, rows))
 
     assert copies()
@@ -136,7 +136,7 @@ def test_what_is_not_there_is_left_alone() -> None:
     case = Case(heads=(2, 2), dim=16, width=16)
     memory, own = Memory(Cards(), case, 2), sequence(case, 3, 0)
     memory.step([own], [range(2)])
-    before, kernel = memory.store.k.clone(), CardPages({0: memory.store}, [memory.group]).kernel(memory.op)
+    before, kernel = memory.store.k.clone(), CudaPages({0: memory.store}, [memory.group]).kernel(memory.op)
     nowhere = torch.full((2,), -1, dtype=torch.int64, device=DEVICE)
     q_THD = own.q_LHD[:2].to(DEVICE)
     assert own.v_LKW is not None
@@ -172,7 +172,7 @@ def test_rows_of_nothing_are_zeros(reach: Reach) -> None:
     one = One(ints(begins[1], 0), ints(1, 0), ints(cut[0], -1))
     q_THD = torch.cat([*(own.q_LHD for own in sequences), sequence(case, nothing, 9).q_LHD]).to(DEVICE)
     found = (
-        CardPages({0: memory.store}, [memory.group]).kernel(memory.op).attend(Seen(ints(*pages), one, several), q_THD)
+        CudaPages({0: memory.store}, [memory.group]).kernel(memory.op).attend(Seen(ints(*pages), one, several), q_THD)
     )
     assert torch.equal(found[rows:], torch.zeros_like(found[rows:]))
     assert close(found[:rows], wanted, 2e-5)
@@ -190,7 +190,7 @@ def test_rows_are_turned_and_kept_at_once(turned: int, stored: str) -> None:
     v_TKW = wide[:, 12 * 24 : 12 * 24 + 60].view(rows, 3, 20)
     slots = torch.tensor([4, 5, 6, 7, 12, 13], device=DEVICE)
     angles = RotaryTable(Rope(turned, 100.0)).to(DEVICE)(torch.arange(3, 9, device=DEVICE)) if turned else None
-    kernel = CardPages({0: memory.store}, [memory.group]).kernel(memory.op)
+    kernel = CudaPages({0: memory.store}, [memory.group]).kernel(memory.op)
     found_q = kernel.keep(q_THD, k_TKD, v_TKW, slots, angles)
     wanted_q, wanted_k = (q_THD, k_TKD) if angles is None else (rotate(q_THD, angles), rotate(k_TKD, angles))
     other.store.write(slots, wanted_k, v_TKW)
@@ -206,17 +206,17 @@ def test_rows_are_turned_and_kept_at_once(turned: int, stored: str) -> None:
 def test_what_kernels_for_cards_do_not_read() -> None:
     """Latents, biases of positions and what is not kept are torch's."""
     spec = KVSpec(1, 32, 32, CAUSAL, torch.float32)
-    assert Attention(0, 2, spec).read_on_card
-    assert not Attention(0, 2, spec, bias=lambda distance_xL: distance_xL * 0.1).read_on_card
-    assert not Attention(0, 2, replace(spec, v_dim=0), value_dim=16).read_on_card
-    assert not Attention(0, 2, replace(spec, reach=Reach("full"))).read_on_card
-    assert not Attention(0, 2, replace(spec, dtype=torch.float16)).read_on_card
-    assert not Attention(0, 2, replace(spec, k_dim=512)).read_on_card
+    assert attends(Attention(0, 2, spec))
+    assert not attends(Attention(0, 2, spec, bias=lambda distance_xL: distance_xL * 0.1))
+    assert not attends(Attention(0, 2, replace(spec, v_dim=0), value_dim=16))
+    assert not attends(Attention(0, 2, replace(spec, reach=Reach("full"))))
+    assert not attends(Attention(0, 2, replace(spec, dtype=torch.float16)))
+    assert not attends(Attention(0, 2, replace(spec, k_dim=512)))
 
 
 def test_splits_fill_a_card() -> None:
     """Few sequences are cut into powers of two of parts, many are not cut."""
-    kernel = CardPages({0: Memory(Cards(), Case(heads=(8, 4)), 1).store}, [])
+    kernel = CudaPages({0: Memory(Cards(), Case(heads=(8, 4)), 1).store}, [])
     op = Case(heads=(8, 4)).op()
     splits = [kernel.kernel(op).splits(count) for count in accumulate([1, 1, 2, 4, 8, 16, 32])]
     assert splits == [32, 16, 8, 4, 2, 1, 1]

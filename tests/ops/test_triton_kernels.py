@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.formats import INT8, WeightFormat, weight_format_named
-from ridgeline.ops.kernels import Operands
 from ridgeline.ops.matrix import MatrixSpec, matrix_of
+from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import RMSNorm
 from support.cards import DEVICE, DTYPES, TOLERANCE, close, needs_triton
 

@@ -8,7 +8,7 @@ import torch
 
 from page.modules import Modules
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.in_numpy import sample_in_numpy
+from ridgeline.engine.sampling.in_numpy import NumpySampler
 from ridgeline.engine.sampling.row import Sampled, SampleRow
 
 VOCABULARY = 16
@@ -25,7 +25,7 @@ def test_chances_are_those_of_the_sampler(seed: int) -> None:
     }
     logits = torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
     params = SamplingParams(**rules, logprobs=VOCABULARY)  # type: ignore[arg-type]
-    (sampled,) = sample_in_numpy(logits.numpy(), [SampleRow(params, seed, 0)])
+    (sampled,) = NumpySampler().sample(logits, [SampleRow(params, seed, 0)])
     assert isinstance(sampled, Sampled)
     candidates = [{"token": token, "logprob": logprob} for token, logprob in sampled.top_raw]
     said = Modules("sampling.js").call("sampling.js", "chances", candidates, rules)

@@ -108,7 +108,7 @@ def test_projections_of_one_input_share_a_launch_where_engines_fuse_them() -> No
     priced, work = price("llama-3-8b"), Work.decode([1])
     h100, xeon = load_card("h100-sxm"), load_card("epyc-9654")
     qkv = next(p for p in priced.ops if p.path.endswith("qkv"))
-    (kernel,) = qkv.kernels(work)
+    (kernel,) = qkv.launches(work)
     assert kernel.calls == 3
     assert h100.efficiency_of(kernel.name).launches(kernel.calls) == 1
     assert xeon.efficiency_of(kernel.name).launches(kernel.calls) == 3

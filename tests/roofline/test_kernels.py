@@ -8,22 +8,28 @@ from dataclasses import replace
 
 import pytest
 
+from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu.coverage import attends
+from ridgeline.backends.cpu.replay import records
 from ridgeline.checkpoint import read_config
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import INT8, NVFP4
 from ridgeline.ops.linear import Multiplies
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.router import Router
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import TOKENS, Segment, Work
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 from ridgeline.roofline.pace import Pace
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import op_seconds
 from support.wall_models import wall_model
+
+CPU = priced_backend("cpu")
 
 STEPS = {
     "decode": [(1, 9), (1, 70)],
@@ -35,6 +41,11 @@ MODELS = ("qwen3-0.6b", "gpt2", "mistral-7b-v0.3", "qwen3-30b-a3b")
 
 def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
     return Work.of([Segment(q, kv) for q, kv in step], model.reaches)
+
+
+def of_rows(op: Op, rows: int) -> tuple[Launch, ...]:
+    """Our kernel calls of an op over so many tokens, on a processor."""
+    return CPU.launches(op, Work({TOKENS: rows}, 1), TOKENS)
 
 
 def lane_sums(op: Op, rows: int) -> float:
@@ -50,7 +61,7 @@ def lane_sums(op: Op, rows: int) -> float:
 
 def block_rest(op: Op, work: Work) -> float:
     """FLOPs of our attention over keys that a query does not see, and of what it takes for itself: as of 48 keys."""
-    if not isinstance(op, Attention) or not op.runs_natively:
+    if not isinstance(op, Attention) or not attends(op):
         return 0.0
     each = 2.0 * (op.spec.k_dim + op.value_dim) + (SOFTCAP_FLOPS if op.softcap is not None else 0)
     return 48 * work.attention[op.reach].total.queries * op.heads * each
@@ -64,9 +75,7 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> Non
     work = work_of(model, STEPS[step])
     count = 0
     for _, op, space in traced_calls(model):
-        if natively:
-            op.fuse()
-        kernels, cost = (op.native_kernels if natively else op.kernels)(work, space), op.cost(work, space)
+        kernels, cost = (CPU if natively else REFERENCE).launches(op, work, space), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
         beside = lane_sums(op, work.rows.get(space, 0)) + block_rest(op, work) if natively else 0.0
         assert total.total_flops == pytest.approx(cost.total_flops + beside)
@@ -76,7 +85,7 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> Non
         assert total.activation_bytes > cost.activation_bytes if several else True
         if not several and op.kind != "attention":
             assert total.activation_bytes == cost.activation_bytes
-        assert {kernel.part for kernel in kernels} <= set(op.parts)
+        assert {kernel.part for kernel in kernels} <= {*op.parts, "forward"}
         count += 1
     assert count > 10
 
@@ -88,7 +97,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     names = {}
     for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)]), ("five", [(1, 9)] * 5)):
         work = work_of(model, step)
-        calls = [(op, op.native_kernels(work, space)) for _, op, space in traced_calls(model)]
+        calls = [(op, CPU.launches(op, work, space)) for _, op, space in traced_calls(model)]
         assert {len(kernels) for op, kernels in calls if op.kind == "attention"} == {2}
         assert {len(kernels) for op, kernels in calls if op.kind != "attention"} == {1}
         assert {kernel.calls for _, kernels in calls for kernel in kernels} == {1}
@@ -101,7 +110,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     assert names["mixed"] - everywhere == {"linear.many", "head.few"}
     other = build(read_config("gpt2"))
     work = work_of(other, STEPS["decode"])
-    found = {k.name for _, op, space in traced_calls(other) for k in op.native_kernels(work, space)}
+    found = {k.name for _, op, space in traced_calls(other) for k in CPU.launches(op, work, space)}
     assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.two"} <= found
 
 
@@ -140,29 +149,29 @@ def test_a_mixture_is_one_call_of_ours() -> None:
     model = build(read_config("qwen3-30b-a3b"))
     (experts, *_), (router, *_) = ([op for _, op in model.ops() if isinstance(op, c)] for c in (Experts, Router))
     for rows, name in ((1, "one"), (8, "one"), (64, "few"), (2048, "many")):
-        (kernel,) = experts.native_kernels_of(rows)
+        (kernel,) = of_rows(experts, rows)
         assert (kernel.name, kernel.calls, kernel.cost) == (f"experts.{name}", 1, experts.cost_of(rows))
-    assert [kernel.name for kernel in router.native_kernels_of(1)] == ["linear.one"]
+    assert [kernel.name for kernel in of_rows(router, 1)] == ["linear.one"]
     assert Price(model).recorded(device(native=True), Work.decode([40], model.reaches))
     experts.store(dict.fromkeys(experts.specs, INT8))
-    assert [kernel.name for kernel in experts.native_kernels_of(8)] == ["experts.one.int8"]
-    assert model.runs_natively
+    assert [kernel.name for kernel in of_rows(experts, 8)] == ["experts.one.int8"]
+    assert records(model)
     experts.store(dict.fromkeys(experts.specs, NVFP4))
-    assert experts.native_kernels_of(8) == experts.kernels_of(8)
-    assert not model.runs_natively
+    assert of_rows(experts, 8) == experts.launches_of(8)
+    assert not records(model)
 
 
 def test_a_mixed_step_has_one_decode_call_and_a_call_for_each_longer_segment() -> None:
     model = build(read_config("qwen3-0.6b"))
     attention = next(op for _, op in model.ops() if op.kind == "attention")
-    _, decode, few, prefill = attention.kernels(work_of(model, STEPS["mixed"]))
+    _, decode, few, prefill = attention.launches(work_of(model, STEPS["mixed"]))
     assert (decode.name, decode.calls) == ("attention.decode.128", 1)
     assert (few.name, few.calls) == ("attention.prefill.128.few", 1)
     assert (prefill.name, prefill.calls) == ("attention.prefill.128", 1)
     timed = Efficiency(1e-5, 0.5, 0.5)
     card = Device("x", "X", "cpu", {"bf16": 1e12}, 1e11, 1e10, efficiency={"attention.prefill.128/bf16": timed})
     assert card.efficiency_of(few.name, "bf16") is timed, "what nobody has timed is a prefill of such heads"
-    only = attention.kernels(work_of(model, STEPS["mixed"][0::2]))
+    only = attention.launches(work_of(model, STEPS["mixed"][0::2]))
     assert [kernel.name for kernel in only] == ["elementwise.rotate.128", "attention.decode.128"]
     assert decode.cost == only[1].cost
 
@@ -209,7 +218,7 @@ def test_further_calls_cost_their_share_of_a_launch() -> None:
     model = build(read_config("qwen3-0.6b"))
     attention = next(op for _, op in model.ops() if op.kind == "attention")
     work = Work.of([Segment(4, 4)] * 10, model.reaches)
-    kernels = attention.kernels(work)
+    kernels = attention.launches(work)
     cards = [device(efficiency={"default": Efficiency(2.0, 1.0, 1.0, again=again)}) for again in (0.0, 0.5, 1.0)]
     fused, warm, each = (op_seconds(attention.cost(work), kernels, card, 0).expected for card in cards)
     assert warm - fused == pytest.approx(9.0)

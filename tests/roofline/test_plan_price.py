@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
 from ridgeline.roofline import kept as module
 from ridgeline.roofline.cards import load_card
@@ -39,7 +39,7 @@ def slow(price: Price, device: Device, work: Work) -> StepPrice:
     nbytes = total.memory_bytes
     bound = expected = 0.0
     for priced in order:
-        time = op_seconds(priced.cost(work), priced.kernels(work), device, nbytes, price.devices)
+        time = op_seconds(priced.cost(work), priced.launches(work), device, nbytes, price.devices)
         bound += time.bound * priced.count
         expected += time.expected * priced.count
     host = host_seconds(work, total, len(price.calls), device)
@@ -122,6 +122,6 @@ def test_formats_with_units_of_their_own_overlap_in_the_floor() -> None:
     """A second of matrices and half a second of norms could run at once: 1 s; the bound of two ops is 1.5 s."""
     matrices, norms = Cost(flops={"bf16": 312e12}), Cost(flops={"fp32": 9.75e12})
     assert floor_seconds(matrices + norms, card(), 0) == pytest.approx(1.0)
-    ops = [op_seconds(c, (Kernel("linear", n, 1, c),), card(), 0) for n, c in (("bf16", matrices), ("fp32", norms))]
+    ops = [op_seconds(c, (Launch("linear", n, 1, c),), card(), 0) for n, c in (("bf16", matrices), ("fp32", norms))]
     assert sum(op.bound for op in ops) == pytest.approx(1.5)
     assert compute_seconds(Cost(), card()) == 0

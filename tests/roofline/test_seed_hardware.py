@@ -240,7 +240,7 @@ def test_26_attention_overtakes_the_matmuls() -> None:
         work = Work.of([Segment(length, length)])
         products = {"attend": 0.0, "linear": 0.0}
         for priced in price("llama-3-8b").ops:
-            for kernel in priced.kernels(work):
+            for kernel in priced.launches(work):
                 name = "linear" if kernel.name.startswith("linear") else kernel.part
                 if name in products:
                     products[name] += kernel.cost.total_flops * priced.count

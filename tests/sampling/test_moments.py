@@ -13,10 +13,12 @@ from transformers.generation.logits_process import (
 )
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.moments import with_moments
-from ridgeline.engine.sampling.on_device import sample_on_device
+from ridgeline.engine.sampling.on_device import DeviceSampler
 from ridgeline.engine.token_rules import RuleGuide, Timestamps, TokenRules, unpacked
+from ridgeline.ops.backend import REFERENCE
+from support.samplers import CPU_SAMPLER
 
 VOCABULARY, FIRST, END, BANNED = 123, 90, 70, 89
 PROMPT = (1, 2, 3)
@@ -67,7 +69,8 @@ def test_random_logits(moments: bool, most_first: int | None) -> None:
         expected = theirs(logits_1V, said, moments=moments, most_first=most_first)
         assert np.array_equal(unpacked(narrowed.allowed, VOCABULARY), torch.isfinite(expected).numpy()), (case, said)
         outweighed += narrowed is not row
-        for (sampled,) in (sample(logits_1V, [row]), sample_on_device(logits_1V, [narrowed])):
+        for sampler in (CPU_SAMPLER, DeviceSampler(REFERENCE)):
+            (sampled,) = sampler.sample(logits_1V, [row])
             assert isinstance(sampled, Sampled)
             assert sampled.token == int(expected.argmax())
     assert (outweighed > 20) == moments
@@ -91,8 +94,8 @@ def test_rows_without_rules_are_left_alone() -> None:
     logits_RV = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(1))
     plain = SampleRow(GREEDY, 0, 9)
     ruled = SampleRow(GREEDY, 0, 9, allowed=guide.allowed(), timestamps=guide.timestamps)
-    both = sample(logits_RV, [plain, ruled, plain])
-    assert [both[0], both[2]] == sample(logits_RV[[0, 2]], [plain, plain])
+    both = CPU_SAMPLER.sample(logits_RV, [plain, ruled, plain])
+    assert [both[0], both[2]] == CPU_SAMPLER.sample(logits_RV[[0, 2]], [plain, plain])
     rows = [plain, plain]
     assert with_moments(logits_RV[:2], rows) is rows
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import History, Sampled, SampleRow
+from support.samplers import CPU_SAMPLER
 
 Exact = Callable[..., NDArray[np.float64]]
 PROMPT, OUTPUT = (1, 2, 3, 3, 7), (4, 5, 5, 5, 7)
@@ -49,7 +50,7 @@ def draw(logits: NDArray[np.float32], params: SamplingParams, count: int) -> NDA
             SampleRow(params, seed=11, position=position, generated=len(OUTPUT), end_ids=BANNED, history=history)
             for position in range(start, min(start + batch, count))
         ]
-        for result in sample(torch.from_numpy(logits).expand(len(rows), -1), rows):
+        for result in CPU_SAMPLER.sample(torch.from_numpy(logits).expand(len(rows), -1), rows):
             assert isinstance(result, Sampled)
             tokens.append(result.token)
     return np.array(tokens)
@@ -100,7 +101,7 @@ def test_choices_and_seeds_are_independent_draws(exact: Exact) -> None:
     by_choice = [SampleRow(params, seed=1, position=5, choice=c) for c in range(3000)]
     by_seed = [SampleRow(params, seed=s, position=5) for s in range(3000)]
     for rows in (by_choice, by_seed):
-        results = sample(torch.from_numpy(logits).expand(3000, -1), rows)
+        results = CPU_SAMPLER.sample(torch.from_numpy(logits).expand(3000, -1), rows)
         tokens = np.array([result.token for result in results if isinstance(result, Sampled)])
         assert len(tokens) == 3000
         assert chi_square(tokens, exact(logits, params)) > 1e-4

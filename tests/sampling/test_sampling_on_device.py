@@ -6,7 +6,7 @@ otherwise; how near is worked out in float64 by full sorts, and nearly all rows 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,36 +16,42 @@ from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ridgeline.backends import backend_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, groups, sample, score
+from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, groups
 from ridgeline.engine.sampling.groups import groups_of
-from ridgeline.engine.sampling.in_numpy import sample_in_numpy, score_in_numpy
+from ridgeline.engine.sampling.in_numpy import NumpySampler
 from ridgeline.engine.sampling.logits import adjust
-from ridgeline.engine.sampling.on_device import choose, sample_on_device, score_on_device, shares_of
+from ridgeline.engine.sampling.native import NativeSampler
+from ridgeline.engine.sampling.on_device import DeviceSampler, choose, shares_of
+from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.ops.kernels import library
+from ridgeline.ops.backend import REFERENCE
 from support.cards import needs_card
-
-Sampler = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
-
-
-def sample_on_card(logits_RV: torch.Tensor, rows: list[SampleRow]) -> list[Sampled | RowFailure]:
-    """Where there is one."""
-    return sample_on_device(logits_RV.cuda(), rows)
+from support.samplers import CPU_SAMPLER
 
 
-def score_on_card(logits_RV: torch.Tensor, *of_tokens: Any) -> list[PromptLogprob | RowFailure]:
-    """Where there is one."""
-    return score_on_device(logits_RV.cuda(), *of_tokens)
+class CardSampler(DeviceSampler):
+    """The sampler of a card, where there is one, for logits that are not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__(backend_of(torch.device("cuda")))
+
+    def sample(self, logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        return super().sample(logits_RV.cuda(), rows)
+
+    def score(self, logits_RV: torch.Tensor, *of_tokens: Any) -> list[PromptLogprob | RowFailure]:
+        return super().score(logits_RV.cuda(), *of_tokens)
 
 
-needs_kernels = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
+needs_kernels = pytest.mark.skipif(not isinstance(CPU_SAMPLER, NativeSampler), reason="no kernels of our own here")
+NUMPY = NumpySampler()
 BOTH = pytest.mark.parametrize(
     "sampler",
     [
-        pytest.param(sample_on_device, id="device"),
-        pytest.param(sample, id="kernels", marks=needs_kernels),
-        pytest.param(sample_on_card, id="card", marks=needs_card),
+        pytest.param(DeviceSampler(REFERENCE), id="device"),
+        pytest.param(CPU_SAMPLER, id="kernels", marks=needs_kernels),
+        pytest.param(CardSampler(), id="card", marks=needs_card),
     ],
 )
 
@@ -109,7 +115,7 @@ def assert_reports_agree(found: Sampled, expected: Sampled, tolerance: float) ->
 def assert_as_in_numpy(sampler: Sampler, logits: torch.Tensor, rows: list[SampleRow]) -> int:
     """Compare all rows that are not near to a boundary; how many those are."""
     decided = 0
-    ours, theirs = sampler(logits, rows), sample_in_numpy(logits.numpy(), rows)
+    ours, theirs = sampler.sample(logits, rows), NUMPY.sample(logits, rows)
     for found, expected, row, logits_V in zip(ours, theirs, rows, logits.numpy(), strict=True):
         if isinstance(expected, RowFailure):
             assert found == expected
@@ -165,17 +171,14 @@ def test_mixed_rows_in_one_batch_get_what_each_gets_alone(
     ]
     logits = torch.from_numpy((rng.standard_normal((len(rows), vocabulary)) * 3).astype(np.float32))
     logits[5, 77], logits[20, 3], logits[40] = math.nan, math.inf, -math.inf
-    together = sampler(logits, rows)
-    assert together == [sampler(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
+    together = sampler.sample(logits, rows)
+    assert together == [sampler.sample(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
     assert [index for index, result in enumerate(together) if isinstance(result, RowFailure)] == [5, 20, 40]
     assert assert_as_in_numpy(sampler, logits, rows) >= 0.95 * len(rows)
 
 
-@pytest.mark.parametrize(
-    "scored",
-    [score_on_device, pytest.param(score, marks=needs_kernels), pytest.param(score_on_card, marks=needs_card)],
-)
-def test_scores_of_known_tokens_are_those_of_numpy(scored: Callable[..., Any]) -> None:
+@BOTH
+def test_scores_of_known_tokens_are_those_of_numpy(sampler: Sampler) -> None:
     """Also of a token that is all but impossible, of one that is impossible, and of rows that fail."""
     rng = np.random.default_rng(5)
     logits = torch.from_numpy((rng.standard_normal((40, 333)) * 6).astype(np.float32))
@@ -184,8 +187,8 @@ def test_scores_of_known_tokens_are_those_of_numpy(scored: Callable[..., Any]) -
     logits[6:20] = logits[6:20].round()  # ties
     tokens = [2, 2, 2, *rng.integers(0, 333, 37).tolist()]
     alternatives = [index % 4 for index in range(40)]
-    ours = scored(logits, tokens, alternatives)
-    theirs = score_in_numpy(logits.numpy(), tokens, alternatives)
+    ours = sampler.score(logits, tokens, alternatives)
+    theirs = NUMPY.score(logits, tokens, alternatives)
     assert ours[3:6] == theirs[3:6]
     assert all(isinstance(result, RowFailure) for result in ours[3:6])
     expected = torch.log_softmax(logits.double(), dim=1)
@@ -219,7 +222,7 @@ def test_only_what_rows_ask_for_runs() -> None:
     logits = torch.randn(8, 900)
     groups = groups_of(rows, 900, logits.device)
     with LargestResult() as largest:
-        choose(logits, groups)
+        choose(REFERENCE, logits, groups)
     assert largest.elements == 8 * 3, "token, and the largest logit twice"
 
 
@@ -232,7 +235,7 @@ def test_a_step_on_a_device_that_is_fake(monkeypatch: pytest.MonkeyPatch) -> Non
     with FakeTensorMode():
         logits = torch.empty(len(rows), vocabulary, device="cuda:0")
         groups = groups_of(rows, vocabulary, logits.device)
-        answers = choose(logits, groups)
+        answers = choose(REFERENCE, logits, groups)
         shares = shares_of(logits, torch.zeros(len(rows), 1, dtype=torch.int64, device="cuda:0"), 3)
     assert isinstance(answers, FakeTensor)
     assert answers.device == shares.device == torch.device("cuda:0")
@@ -245,10 +248,11 @@ def test_a_step_on_a_device_that_is_fake(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_card_is_not_waited_for(fields: dict[str, Any]) -> None:
     """From parameters to tokens on the card nothing asks it what it has found."""
     logits = torch.randn(3, 5000, device="cuda")
-    sample_on_device(logits, rows_of(fields, 3, 5000))
+    backend = backend_of(logits.device)
+    DeviceSampler(backend).sample(logits, rows_of(fields, 3, 5000))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        answers = choose(logits, groups_of(rows_of(fields, 3, 5000), 5000, logits.device))
+        answers = choose(backend, logits, groups_of(rows_of(fields, 3, 5000), 5000, logits.device))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert bool(answers.isfinite().all())

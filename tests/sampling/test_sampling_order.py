@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import History, Sampled, SampleRow
+from support.samplers import CPU_SAMPLER
 
 Exact = Callable[..., NDArray[np.float64]]
 
 
 def run(logits: list[float], params: SamplingParams, row: dict[str, Any] | None = None) -> Sampled:
-    result = sample(torch.tensor([logits]), [SampleRow(params, seed=0, position=0, **(row or {}))])[0]
+    result = CPU_SAMPLER.sample(torch.tensor([logits]), [SampleRow(params, seed=0, position=0, **(row or {}))])[0]
     assert isinstance(result, Sampled)
     return result
 

@@ -17,12 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow, sampler
-from ridgeline.engine.sampling import sample as cpu_sample
-from ridgeline.engine.sampling.in_numpy import sample_in_numpy
-from ridgeline.engine.sampling.on_device import sample_on_device
+from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.in_numpy import NumpySampler
+from ridgeline.engine.sampling.on_device import DeviceSampler
+from ridgeline.engine.sampling.sampler import Sampler
+from ridgeline.ops.backend import REFERENCE
+from support.samplers import CPU_SAMPLER
 
-Sample = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
+Sample = Callable[[torch.Tensor, Sequence[SampleRow]], list[Sampled | RowFailure]]
+
+SAMPLERS = {"cpu": CPU_SAMPLER, "numpy": NumpySampler(), "device": DeviceSampler(REFERENCE)}
 
 FIELDS: list[dict[str, Any]] = [
     {}, {"temperature": 0}, {"temperature": 0.3}, {"top_k": 5}, {"top_k": 4000}, {"top_p": 0.9}, {"top_p": 0.1},
@@ -33,15 +37,16 @@ FIELDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def numpy_sample(logits: torch.Tensor, rows: list[SampleRow]) -> list[Sampled | RowFailure]:
-    return sample_in_numpy(logits.contiguous().numpy(), rows)
-
-
-@pytest.fixture(scope="module", params=[cpu_sample, numpy_sample, sample_on_device], ids=["cpu", "numpy", "device"])
-def sample(request: pytest.FixtureRequest) -> Sample:
+@pytest.fixture(scope="module", params=SAMPLERS)
+def sampler(request: pytest.FixtureRequest) -> Sampler:
     """Any sampler; logits on the CPU can be given to all."""
-    sampler: Sample = request.param
-    return sampler
+    return SAMPLERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def sample(sampler: Sampler) -> Sample:
+    """Its choice of tokens."""
+    return sampler.sample
 
 
 def rows_of(logprobs: int | None = None) -> list[SampleRow]:
@@ -68,7 +73,9 @@ def close(ours: Sequence[Sampled | RowFailure], others: Sequence[Sampled | RowFa
 
 @pytest.mark.parametrize("size", [300, 40_009])
 @pytest.mark.parametrize("logprobs", [None, 3])
-def test_a_row_is_the_same_bit_for_bit_in_any_batch(sample: Sample, size: int, logprobs: int | None) -> None:
+def test_a_row_is_the_same_bit_for_bit_in_any_batch(
+    sampler: Sampler, sample: Sample, size: int, logprobs: int | None
+) -> None:
     """Flat and peaked rows side by side, so that slices and guessed ranges mix; alone, reversed, repeated."""
     rng = np.random.default_rng(size)
     rows = rows_of(logprobs)
@@ -79,7 +86,7 @@ def test_a_row_is_the_same_bit_for_bit_in_any_batch(sample: Sample, size: int, l
     assert torch.equal(logits, before), "the caller's logits were written to"
     # Torch's exp has another last bit where a row's end falls on other lanes: on a device tokens are equal, and
     # log-probabilities to 1e-6.
-    same = close if sample is sample_on_device else eq
+    same = close if isinstance(sampler, DeviceSampler) else eq
     assert same(together, [sample(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)])
     assert same(together, sample(logits.flip(0), rows[::-1])[::-1])
     assert same(together, sample(torch.cat((logits, logits)), rows + rows)[len(rows) :])
@@ -238,16 +245,11 @@ class MadeAsRead(Sequence[SampleRow]):
         return self.rows[index]
 
 
-@pytest.mark.parametrize("anywhere", [sample_in_numpy, sample_on_device, None])
-def test_each_row_is_made_once(anywhere: Sample | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_is_made_once(sample: Sample) -> None:
     """Rows that were made again for every reading took a device's sampler 130 times as long, at 256 rows."""
-    if anywhere is not None:
-        monkeypatch.setattr(sampler, "native", lambda x: None)
-        given = (lambda x, rows: anywhere(torch.from_numpy(x), rows)) if anywhere is sample_on_device else anywhere
-        monkeypatch.setattr(sampler, "sample_in_numpy", given)
     rows, logits = rows_of(2), torch.randn(len(FIELDS), 300)
     made = MadeAsRead(rows)
-    assert cpu_sample(logits, made) == cpu_sample(logits, rows)
+    assert sample(logits, made) == sample(logits, rows)
     assert made.made == len(rows) + 1, "the last reading finds the end"
 
 

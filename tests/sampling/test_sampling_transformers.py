@@ -16,7 +16,8 @@ from transformers.generation.logits_process import (
 )
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import History, Sampled, SampleRow
+from support.samplers import CPU_SAMPLER
 
 PROMPT, OUTPUT = [3, 9, 9, 20], [20, 7]
 
@@ -55,7 +56,7 @@ def oracle(logits_1V: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 def test_same_kept_set_and_probabilities(fields: dict[str, Any], size: int, std: float) -> None:
     logits_1V = torch.from_numpy(np.random.default_rng(size).standard_normal((1, size)).astype(np.float32)) * std
     params = SamplingParams(logprobs=size, **fields)
-    result = sample(logits_1V, [SampleRow(params, seed=0, position=6, history=History(PROMPT, OUTPUT))])[0]
+    result = CPU_SAMPLER.sample(logits_1V, [SampleRow(params, seed=0, position=6, history=History(PROMPT, OUTPUT))])[0]
     assert isinstance(result, Sampled)
     expected = oracle(logits_1V, params)
     got = torch.zeros(size, dtype=torch.float64)

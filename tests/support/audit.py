@@ -16,6 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ridgeline.models.network import Network
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.convolution2d import Convolution2d
 from ridgeline.ops.cost import SOFTCAP_FLOPS
@@ -100,6 +101,8 @@ def products_flops(packet: Any, args: Any, out: Tensor) -> int:
 def audited(model: Network) -> Iterator[Audit]:
     """An Audit of the forwards that happen inside; the model's ops are the places where something is computed."""
     audit = Audit()
+    backend = model.backend
+    REFERENCE.bind(model)  # aten sees nothing of our kernels
     handles = []
     for path, op in model.ops():
 
@@ -120,6 +123,7 @@ def audited(model: Network) -> Iterator[Audit]:
         handle.remove()
     for half in halves:
         delattr(model, half)
+    backend.bind(model)
 
 
 def _watched(audit: Audit, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +202,7 @@ def check_products(run: Run) -> None:
 def products_declared(op: Op, work: Work, space: Space) -> float:
     """FLOPs of products that one call of an op outside attention states."""
     if isinstance(op, Projections):  # whose activation is no product
-        return sum(kernel.cost.total_flops for kernel in op.kernels(work, space)[:1])
+        return sum(kernel.cost.total_flops for kernel in op.launches(work, space)[:1])
     if isinstance(op, Head):
         each = (0 if op.softcap is None else SOFTCAP_FLOPS) + (op.multiplier != 1)
         return op.cost(work, space).total_flops - each * work.rows.get(space, 0) * op.matrix.outputs
@@ -216,18 +220,18 @@ def check_attention(run: Run) -> None:
     """Assert that attention is priced for the pairs of its mask, counted one by one."""
     for path, op in run.model.ops():
         if isinstance(op, LatentAttention):
-            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend_latent"]
+            attend = [kernel for kernel in op.launches(run.work) if kernel.part == "attend_latent"]
             assert sum(kernel.cost.total_flops for kernel in attend) == latent_flops(run, op), path
         elif isinstance(op, Attention):
             pairs = sum(len(seen_pairs(segment, op.reach)) for segment in run.segments)
             pairs += sum(1 for rows in run.lengths.get(op.reach.space, ()) for _ in product(range(rows), repeat=2))
-            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
+            attend = [kernel for kernel in op.launches(run.work) if kernel.part == "attend"]
             capped = 0 if op.softcap is None else SOFTCAP_FLOPS
             flops = op.heads * (2 * (op.spec.k_dim + op.value_dim) + capped) * pairs
             assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
         elif isinstance(op, Recurrence):
             cost, known = op.cost(run.work), sum(s.kv_len > s.q_len for s in run.segments)
-            assert sum(kernel.cost.total_flops for kernel in op.kernels(run.work)) == cost.total_flops, path
+            assert sum(kernel.cost.total_flops for kernel in op.launches(run.work)) == cost.total_flops, path
             assert cost.kv_read_bytes == known * op.spec.slot_bytes, path
             assert cost.kv_write_bytes == len(run.segments) * op.spec.slot_bytes, path
 

@@ -11,8 +11,8 @@ import torch
 
 from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.cards import for_cards, interpreted
+from ridgeline.ops.kernels.available import interpreted, triton_on
+from ridgeline.ops.kernels.library import library
 
 HAS_CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_CARD else "cpu")
@@ -44,7 +44,7 @@ def cards_compute() -> Iterator[None]:
 
 
 def _look_again() -> None:
-    for looked_up in (library, interpreted, for_cards):
+    for looked_up in (library, interpreted, triton_on):
         looked_up.cache_clear()
 
 

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def random_model(
     Matrices have std WEIGHT_STD; scales of norms lie around 1, biases around 0, none of them trivially there. States of
     recurrent layers are forgotten slowly, else rounding decides what is left of them after many positions.
     """
-    settings = AutoConfig.for_model(model_type, **config)
+    settings = AutoConfig.for_model(model_type, **deepcopy(dict(config)))  # which writes into what it is given
     settings._attn_implementation = settings._experts_implementation = "eager"
     model: PreTrainedModel = auto.from_config(settings, dtype=torch.float32).eval()
     fill_random(model, seed)

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, zip_longest
+from typing import Any
 
 import torch
 from msgspec import structs
 from torch import Tensor
 
 from ridgeline.engine.bare import engine_around
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.features import EncoderInput, Features
@@ -17,7 +17,7 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner, verified
-from ridgeline.engine.sampling import Outcome, SampleRow, sample
+from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import StepPlan
@@ -25,14 +25,23 @@ from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from support.audit import Run, audited, calls_of, routed
 
+MakeRunner = Callable[[Model, KVLayout], Runner]
+
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+
+
+class EagerRunner(Runner):
+    """A Runner that asks for every op of every step."""
+
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout, eager=True)
 
 
 class RecordingRunner(Runner):
     """A Runner that asks for the logits of every position, keeps them, and samples from those that were wanted."""
 
-    def __init__(self, model: Model, layout: KVLayout) -> None:
-        super().__init__(model, layout)
+    def __init__(self, model: Model, layout: KVLayout, **more: Any) -> None:
+        super().__init__(model, layout, **more)
         self.logits: dict[tuple[int, int], Tensor] = {}  # by request and position
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
@@ -45,11 +54,11 @@ class RecordingRunner(Runner):
                 self.logits[item.request, item.start + offset] = logits_TV[start + offset].clone().cpu()
             wanted += [start + offset for offset in item.logits]
             start += len(item.tokens)
-        sampled = iter(sample(logits_TV[wanted], rows) if rows else [])
+        sampled = iter(self.sampler.sample(logits_TV[wanted], rows))
         return [verified(item, list(islice(sampled, len(item.logits)))) for item in plan.items if item.logits]
 
 
-class AuditedRunner(Runner):
+class AuditedRunner(EagerRunner):
     """A Runner whose every forward is audited."""
 
     def __init__(self, model: Model, layout: KVLayout) -> None:
@@ -69,7 +78,7 @@ class AuditedRunner(Runner):
 def token_engine(
     model: Model,
     *,
-    runner: type[Runner] = DecodingRunner,
+    runner: MakeRunner = Runner,
     page_size: int = 4,
     limits: Limits | None = None,
     positions: int = 1024,

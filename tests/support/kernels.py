@@ -1,7 +1,6 @@
 """The instruction sets for which there are kernels of ours, as far as this processor runs them."""
 
-from ridgeline.ops.kernels import Library, library
-from ridgeline.ops.kernels.library import PATH
+from ridgeline.ops.kernels.library import PATH, Library, library
 from ridgeline.ops.kernels.sources import unusable
 
 

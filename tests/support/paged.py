@@ -8,14 +8,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.pages import CpuPages
 from ridgeline.ops.attend import attend_segment, value_of
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.formats import kv_format_named
-from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged_native import NativeKV, NativePages
 from ridgeline.ops.work import CAUSAL, Reach
 
 
@@ -38,8 +38,7 @@ class Native:
         self.kernels = kernels
 
     def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
-        native = NativePages(self.kernels, {0: pages}, [group])
-        return lambda batch: NativeKV(native, batch)
+        return CpuPages(self.kernels, {0: pages}, [group]).context
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, TEXT, Maker, Ticks
 
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.roofline.price import Price
 from ridgeline.trace import Subject, trace
@@ -164,7 +164,7 @@ def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
 def test_what_was_not_the_same_token_is_an_error(tiny: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose repeats disagree must not pass as measured."""
     drawn = itertools.count(1)
-    monkeypatch.setattr(Runner, "sample", lambda runner, logits, rows: [Sampled(next(drawn)) for _ in rows])
+    monkeypatch.setattr(Sampler, "sample", lambda sampler, logits, rows: [Sampled(next(drawn)) for _ in rows])
     with pytest.raises(ValueError, match="another token"):
         tiny("llama").trace()
     assert hooks_of(tiny("llama").llm.loaded.model) == 0

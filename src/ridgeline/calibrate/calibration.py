@@ -38,7 +38,7 @@ class Calibration:
     figures hold; disturbed: how many times longer they took on average, with all that was in the way, None of a card,
     where nobody else is. products: FLOP/s of matrix products, by format. host: None for a device that the engine does
     not run on; host_error: its median error, relative to whole steps. native: whether it ran our kernels
-    (`ops/kernels`).
+    (`backends/`).
     """
 
     title: str

@@ -4,6 +4,7 @@ import datetime
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ridgeline.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, prod
 from ridgeline.calibrate.steps import Stage
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
-from ridgeline.engine.bare import bare_engine, runner_of
+from ridgeline.engine.bare import bare_engine
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
@@ -113,13 +114,14 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
     the median of several."""
     model = trial.model(torch.bfloat16, timer.device)
     price = Price(model)
-    for executor in (runner_of, Runner):
+    for eager in (False, True):
         works: list[Work] = []
-        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), executor)  # type: ignore[misc]
+        runner = partial(Runner, eager=eager)
+        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), runner)  # type: ignore[misc]
         for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
             for work, whole in _medians_of(load, engine, works, timer):
                 if work.verifies or work.sequences <= _MOST_PROMPTS:
-                    yield _host_step(price, known, work, whole, captures=executor is runner_of)
+                    yield _host_step(price, known, work, whole, captures=not eager)
 
 
 def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:

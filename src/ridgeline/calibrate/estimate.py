@@ -22,7 +22,7 @@ from ridgeline.calibrate.roofs import (
 from ridgeline.calibrate.run import memory_bytes
 from ridgeline.calibrate.timer import Timer
 from ridgeline.files import write_whole
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Device, Efficiency
 
 PROBE_SECONDS = 2.0

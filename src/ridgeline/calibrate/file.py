@@ -13,7 +13,8 @@ from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
 from ridgeline.host import processor
-from ridgeline.ops.kernels import for_cards, in_use
+from ridgeline.ops.kernels.available import triton_on
+from ridgeline.ops.kernels.library import in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
@@ -75,7 +76,7 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
 
 
 def _card_kernels() -> str:
-    kernels = for_cards(torch.device("cuda"))
+    kernels = triton_on(torch.device("cuda"))
     return "torch's" if kernels is None else kernels.name
 
 

@@ -13,7 +13,7 @@ from ridgeline.calibrate.steps import Stopwatch, TimedOp, time_steps
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Trial
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.pace import Pace
@@ -27,7 +27,7 @@ class KernelTime:
     step was recorded."""
 
     where: str
-    kernel: Kernel
+    kernel: Launch
     seconds: float
     compute: float
     memory: float
@@ -58,11 +58,11 @@ def kernel_times(
     where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Pace, *, recorded: bool
 ) -> Iterator[KernelTime]:
     """The kernels of a step whose ops were timed, each with its seconds under either roof."""
-    runs = price.runs_on(roofs)
+    backend = price.backend_on(roofs)
     run = [
         (one.seconds, kernel)
         for one in timed
-        for kernel in one.op.kernels_by(runs, work, one.space)
+        for kernel in backend.launches(one.op, work, one.space)
         if kernel.part == one.part
     ]
     working_set = sum(kernel.cost.memory_bytes for _, kernel in run)

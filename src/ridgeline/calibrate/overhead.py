@@ -9,11 +9,13 @@ from functools import partial
 
 import numpy as np
 
+from ridgeline.backends.watched import Watched
 from ridgeline.calibrate.fit import least_squares
 from ridgeline.calibrate.probe import Probe, undisturbed_pace
-from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
+from ridgeline.calibrate.steps import Stopwatch
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.engine.bare import drive
+from ridgeline.engine.runner import Runner
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device, Host
@@ -55,7 +57,7 @@ def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Devic
     `pace`. roofs: of the machine.
 
     What is left of a long step is a small difference of two times, each of them noisy: those of undisturbed runs are
-    subtracted. Runs that warm up are not counted: the first of each, and the first after a probe, which has had the
+    subtracted. Warm-up runs are not counted: the first of each, and the first after a probe, which has had the
     caches to itself. Nor are the first COLD decode steps of a run, the first of which is also recorded, and the last,
     which ends all requests.
     """
@@ -81,7 +83,7 @@ def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
     when it is all that runs. The seconds of their ops are those of another run."""
     whole = list(drive(model, prompts, TOKENS, watch.timer.now))
-    runner = partial(WatchedRunner, watch=watch)
+    runner = partial(Runner, backend=Watched(watch))
     inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now, runner)))
     return [StepTime(work, seconds, ops) for (work, seconds), ops in zip(whole, inside, strict=True)]
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
+from ridgeline.backends import backend_of
 from ridgeline.calibrate.steps import Stopwatch, TrialStep
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, autoencoder_kl
@@ -45,10 +46,10 @@ class PictureTrial(ABC, Generic[M, S]):
     def model(self, dtype: torch.dtype, device: torch.device) -> M:
         """The part with random weights."""
         built = self._built(Fields(self.config, f"the trial {self.name}"), dtype)
-        if device.type == "cpu":
-            built.fuse()
         fill_dummy(built)
-        return built.to(device)
+        built.to(device)
+        backend_of(device).bind(built)
+        return built
 
     def prepared(self, model: M, watch: Stopwatch) -> Iterator[TrialStep]:
         """The steps, to be run by a part that the watch times."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.ops.formats import FORMATS, FP32
-from ridgeline.ops.kernels import DTYPES, Operands, library, share_threads
+from ridgeline.ops.kernels.library import library, share_threads
+from ridgeline.ops.matrix.operands import DTYPES, Operands
 from ridgeline.roofline.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20

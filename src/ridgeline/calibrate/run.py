@@ -28,7 +28,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial
 from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Device
 
 SECONDS = 55.0  # for one number of threads

@@ -2,32 +2,26 @@
 
 An op in a loop of its own is faster than the same op in a model, by up to two times for small ones: the processor has
 its code at hand and nothing else. What a price adds up is the op in the model. A decode step that engines record
-(engine/decoding.py) is timed as they run it: made again, call by call.
+(backends/cpu/graphs.py) is timed as they run it: replayed, call by call.
 """
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
 
 from torch import Tensor
 
+from ridgeline.backends.watched import Part, Watch, Watched
 from ridgeline.calibrate.timer import Timer, undisturbed
-from ridgeline.engine.bare import runner_of
-from ridgeline.engine.capturing import Capture, CapturingRunner
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.recording import Recording
-from ridgeline.ops.kv import KVLayout, deal_layers
+from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.op import Op
+from ridgeline.ops.step_graphs import StepGraph
 from ridgeline.ops.work import Segment, Space, Work
 
 PAGE = 16
@@ -59,92 +53,12 @@ class TrialStep:
     run: Callable[[], object]
 
 
-Part = tuple[Op, str]
-
-
-class Stopwatch:
-    """Times every op of a model while it is `on`, and recordings that were made meanwhile. inside: seconds of each
-    interval that are the watch's own."""
+class Stopwatch(Watch):
+    """A watch by the clock of a timer."""
 
     def __init__(self, model: Network, timer: Timer) -> None:
-        self.ops = [op for _, op in model.ops()]
+        super().__init__(model, timer.now)
         self.timer = timer
-        self.seconds: dict[Part, list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
-        self.inside = _own_seconds(timer)
-        self._owners: dict[Recording, list[Part | None]] = {}
-        self._spans: list[tuple[Part, int, int]] = []
-
-    @property
-    def calls(self) -> int:
-        """How many calls were timed."""
-        return sum(map(len, self.seconds.values()))
-
-    @property
-    def spent(self) -> float:
-        """Seconds of all calls that were timed, without those of the watch."""
-        return sum(map(sum, self.seconds.values())) - self.calls * self.inside
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """While it lasts, calls of ops are timed."""
-        for op, part in self.seconds:
-            setattr(op, part, self._watched((op, part)))
-        try:
-            yield
-        finally:
-            for op, part in self.seconds:
-                delattr(op, part)
-
-    def _watched(self, part: Part) -> Any:
-        """The part, timed; or, while a recording is made, noted with the kernel calls that are its own."""
-        op, name = part
-        forward, kernels = getattr(op, name), library()
-        timed = _timed(forward, self.timer, self.seconds[part])
-
-        def call(*arguments: Any) -> Any:
-            kept = None if kernels is None else kernels.recording
-            if kept is None:
-                return timed(*arguments)
-            start = len(kept)
-            result = forward(*arguments)
-            self._spans.append((part, start, len(kept)))
-            return result
-
-        return call
-
-    def know(self, recording: Recording) -> None:
-        """Of a recording that was just made while the watch was on: which of its calls are whose. Those between ops are
-        nobody's."""
-        if recording not in self._owners:
-            owners: list[Part | None] = [None] * len(recording.calls)
-            for part, start, stop in self._spans:
-                owners[start:stop] = [part] * (stop - start)
-            self._owners[recording] = owners
-        self._spans.clear()
-
-    def again(self, recording: Recording) -> Tensor:
-        """Make a recording's calls, each timed; what those of a part take is one interval of its."""
-        spent = dict[Part, float]()
-        for owner, (start, end) in zip(
-            self._owners[recording], pairwise(recording.moments(self.timer.now)), strict=True
-        ):
-            if owner is not None:
-                spent[owner] = spent.get(owner, self.inside) + end - start - self.inside
-        for owner, seconds in spent.items():
-            self.seconds[owner].append(seconds)
-        return recording.result
-
-    def clear(self) -> None:
-        """Forget what was timed."""
-        for seconds in self.seconds.values():
-            seconds.clear()
-
-    def aside(self, run: Callable[[], object]) -> None:
-        """Run something of which nothing is timed."""
-        counts = {part: len(seconds) for part, seconds in self.seconds.items()}
-        run()
-        for part, count in counts.items():
-            del self.seconds[part][count:]
 
     def typical(self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[Space]]) -> list[TimedOp]:
         """The ops that ran, each with what it took undisturbed, of the seconds of all its calls. spaces_of: the space
@@ -160,52 +74,13 @@ class Stopwatch:
         return found
 
 
-def _timed(forward: Any, timer: Timer, seconds: list[float]) -> Any:
-    def call(*arguments: Any) -> Any:
-        start = timer.now()
-        result = forward(*arguments)
-        seconds.append(timer.now() - start)
-        return result
-
-    return call
-
-
-def _own_seconds(timer: Timer) -> float:
-    """Seconds that the watch adds to an interval that it times."""
-    seconds: list[float] = []
-    watched = _timed(lambda: None, timer, seconds)
-    for _ in range(200):
-        watched()
-    return statistics.median(seconds)
-
-
-class WatchedRunner(DecodingRunner):
-    """The engine's runner, whose recorded steps a watch times that is on."""
-
-    def __init__(self, model: Model, layout: KVLayout, watch: Stopwatch) -> None:
-        super().__init__(model, layout)
-        self._watch = watch
-
-    def recording(self, plan: StepPlan) -> Recording | None:
-        """As DecodingRunner.recording."""
-        found = super().recording(plan)
-        if found is not None:
-            self._watch.know(found)
-        return found
-
-    def step_logits(self, plan: StepPlan) -> Tensor:
-        """As DecodingRunner.step_logits."""
-        recording = self.recording(plan)
-        return super().step_logits(plan) if recording is None else self._watch.again(recording)
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """A step to be run any number of times, as the engine runs it: asked for, or recorded."""
+    """A step to be run any number of times, as the engine runs it: asked for, or replayed."""
 
     runner: Runner
     batch: Batch
-    recording: Recording | Capture | None
+    recording: StepGraph | None
 
     def run(self) -> Tensor:
         """Its logits."""
@@ -221,7 +96,7 @@ class Stage:
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
-        self.runner = runner_of(model, layout) if watch is None else WatchedRunner(model, layout, watch)
+        self.runner = Runner(model, layout, backend=None if watch is None else Watched(watch))
         self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
     def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
@@ -232,13 +107,7 @@ class Stage:
         items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
         plan = StepPlan(0, tuple(items))
         batch = self.runner.prepare(plan)
-        return PreparedStep(self.runner, batch, self._repeated(plan) if recorded else None)
-
-    def _repeated(self, plan: StepPlan) -> Recording | Capture | None:
-        """The step as the engine makes it again, where it does."""
-        if isinstance(self.runner, CapturingRunner):
-            return self.runner.capture(plan)
-        return self.runner.recording(plan) if isinstance(self.runner, DecodingRunner) else None
+        return PreparedStep(self.runner, batch, self.runner.graph(plan) if recorded else None)
 
     def _item(self, number: int, begin: int, sequence: tuple[int, int]) -> PlanItem:
         q, kv = sequence
@@ -251,7 +120,7 @@ class Stage:
         """Prepare a step anew and run it: a recorded one finds the caches as the Python before it leaves them, and is
         timed by the stage's watch."""
         step = self.prepare(sequences)
-        if isinstance(step.recording, Recording) and self._watch is not None:
+        if step.recording is not None and step.recording.calls and self._watch is not None:
             self._watch.again(step.recording)
         else:
             step.run()

@@ -37,8 +37,6 @@ class Trial:
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """The model with random weights."""
         built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
-        if device.type == "cpu":
-            built.fuse()
         fill_dummy(built, device=device)
         if device.type == "cpu":
             stay_here(built)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from ridgeline.checkpoint.fill import Progress, fill, memory_beside
+from ridgeline.checkpoint.fill import Progress, bind_here, fill, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import autoencoder_kl, vq_autoencoder
@@ -66,4 +66,5 @@ def _load(
     built = build(source.config, Storage(dtype))
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
     fill(built, checkpoint, family, progress)
+    bind_here(built)
     return built

@@ -178,10 +178,7 @@ def model_of(
     """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv, shard: as
     `build_to_run`. Raises ModelRefused."""
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
-    model = pooled(trunk, said)
-    if model is not trunk:
-        model.fuse()
-    return model
+    return pooled(trunk, said)
 
 
 def pooled(model: Model, said: Embedding | None) -> Model:

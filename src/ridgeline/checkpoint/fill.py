@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from ridgeline.backends import backend_of
 from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
@@ -33,7 +34,7 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
-from ridgeline.ops.kernels import DTYPES
+from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored, dtype_mismatch
 
@@ -99,7 +100,7 @@ def load_denoiser(
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
     fill(built, checkpoint, family, progress)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
-    built.fuse()
+    bind_here(built)
     return built
 
 
@@ -278,22 +279,28 @@ def room_on(device: torch.device) -> Iterator[None]:
 
 
 def stay_here(model: Network) -> None:
-    """Settle a model that is filled in this machine's memory. Raises ModelRefused where what that takes is refused."""
+    """Prepare a model that is filled in this machine's memory. Raises ModelRefused if memory for that is refused."""
     try:
-        model.settle_here()
+        backend_of(torch.device("cpu")).prepare(model)
     except OSError as error:
         raise ModelRefused(
             f"memory to lay weights out for this processor was refused ({error}); use a smaller model, or free some"
         ) from None
 
 
+def bind_here(network: Network) -> None:
+    """Have this machine's kernels run a part of a pipeline that is filled. It may still be moved to a GPU (`to_card`),
+    so its weights stay as they lie."""
+    backend_of(torch.device("cpu")).bind(network)
+
+
 def to_card(model: Network, device: torch.device) -> None:
-    """Move a model that is filled to a card, a tensor at a time, and settle it there. Raises ModelRefused where its
+    """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
     memory does not do."""
     with room_on(device):
         model.to(device)
         model.tie()
-        model.settle_on_card()
+        backend_of(device).prepare(model)
 
 
 def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:

@@ -2,13 +2,18 @@
 
 import json
 import platform
+from collections.abc import Iterator
 from importlib.metadata import version
+from inspect import isabstract
 
 import torch
 
+from ridgeline.backends import backend_of
 from ridgeline.cli import options
 from ridgeline.host import GIB, available_memory, processor
-from ridgeline.ops.kernels import state
+from ridgeline.ops.backend import Backend
+from ridgeline.ops.kernels.library import state
+from ridgeline.ops.op import Op
 from ridgeline.version import __version__
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")
@@ -23,6 +28,7 @@ def env(as_json: options.Json = False) -> None:
         "processor": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": state(),
+        "run by PyTorch": _without_kernels(backend_of(torch.device("cpu"))),
         "memory available": f"{available_memory() / GIB:.1f} GiB",
         **{name: version(name) for name in _PACKAGES},
     }
@@ -31,3 +37,22 @@ def env(as_json: options.Json = False) -> None:
         return
     for name, value in facts.items():
         print(f"{name:17} {value}")
+
+
+def _without_kernels(backend: Backend) -> str:
+    """Return the kinds of ops of which PyTorch runs all or some, because a backend has no kernels for them."""
+    if not backend.takes:
+        return "all ops"
+    kinds: dict[str, set[bool]] = {}
+    for op in _subclasses(Op):  # type: ignore[type-abstract]  # it is asked for its subclasses
+        if not isabstract(op):
+            kinds.setdefault(op.kind, set()).add(issubclass(op, backend.takes))
+    none = [kind for kind, taken in sorted(kinds.items()) if taken == {False}]
+    some = [kind for kind, taken in sorted(kinds.items()) if len(taken) == 2]
+    return f"{', '.join(none)}; in part {', '.join(some)}; all of models in float16"
+
+
+def _subclasses(of: type[Op]) -> Iterator[type[Op]]:
+    for each in of.__subclasses__():
+        yield each
+        yield from _subclasses(each)

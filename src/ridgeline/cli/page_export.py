@@ -81,7 +81,7 @@ def export(
 
 
 def _recorded() -> dict[str, Any]:
-    """Runs of the engine and of a pipeline, on this machine."""
+    """Record runs of the engine and of a pipeline on this machine."""
     from ridgeline.page.recorded import RUNS, recorded_runs  # models are loaded only to record them
     from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
 
@@ -92,7 +92,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Runs under load with the names of their files. Raises ValueError for what is none, and for more than two."""
+    """Read runs under load, with the names of their files. Raises ValueError for other files, and for over two."""
     if len(paths) > _COMPARED:
         raise ValueError(f"--traffic is given {len(paths)} times; at most {_COMPARED} runs are compared")
     found = []

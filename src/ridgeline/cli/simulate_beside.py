@@ -12,7 +12,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.adviser import Option
 
 Trial = Callable[[Limits, float], Option | None]
-"""Runs a setting: limits, and the share of memory. None for one that cannot be."""
+"""A function that runs a setting (limits, and the share of memory), or returns None for one that cannot be."""
 
 _trials: list[Trial] = []  # of a second process, once it has made its own
 

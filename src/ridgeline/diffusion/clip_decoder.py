@@ -14,7 +14,7 @@ from ridgeline.diffusion.geometry import Geometry
 from ridgeline.models.fields import Fields
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Kernel
+from ridgeline.ops.op import Launch
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.time import OpTime, compute_seconds, floor_seconds, op_seconds
@@ -114,7 +114,7 @@ class ClipDecoder:
     def _seconds(self, layer: Layer, device: Device) -> OpTime:
         each = layer.cost * (1 / layer.calls)
         name = format_of(self.dtype).name
-        kernel = Kernel(f"{layer.kind}.{'images' if layer.kind == 'convolution' else 'frames'}", name, 1, each)
+        kernel = Launch(f"{layer.kind}.{'images' if layer.kind == 'convolution' else 'frames'}", name, 1, each)
         once = op_seconds(each, (kernel,), device, self.weight_bytes)
         return OpTime(once.bound * layer.calls, once.expected * layer.calls, once.limit)
 

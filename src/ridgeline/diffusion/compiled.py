@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.pipeline import Calls, Pipeline, guided_denoiser
 from ridgeline.diffusion.request import Plan
+from ridgeline.ops.backend import REFERENCE
 
 _GRAPHS = 64  # that torch may keep of one block's code: a shape each, of texts and of pictures side by side
 
@@ -39,6 +40,7 @@ def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> i
     blocks = [block for each in lists for block in each.children()]
     _dynamo.config.recompile_limit = max(_GRAPHS, _dynamo.config.recompile_limit)
     for block in blocks:
+        REFERENCE.bind(block)
         block.compile(dynamic=False, fullgraph=True)
     pooled = pipeline.texts.pooled(plan.request.prompt)
     for images in {len(group) for group in plan.groups}:

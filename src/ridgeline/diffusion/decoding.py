@@ -15,7 +15,6 @@ from ridgeline.document.numbers import gib, say_gib
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.kernels import share_threads
 
 TILES = (64, 32, 16)
 """Latents on a side of a tile, the first where there is memory for it."""
@@ -67,7 +66,8 @@ def decode_parts(
     """
     if not torch.isfinite(latents_CHW).all():
         raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
-    share_threads()
+    if not isinstance(autoencoder, ClipAutoencoder):
+        autoencoder.backend.share_threads()
     moves = latents_CHW.dim() == 4
     assert tiling is None or not moves, "clips are decoded frame by frame"
     if isinstance(autoencoder, ClipAutoencoder):

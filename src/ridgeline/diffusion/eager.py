@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Kernel
+from ridgeline.ops.op import Launch
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
@@ -38,7 +38,7 @@ class Unfused:
         bound = expected = 0.0
         for fixed, each, count in self.kernels:
             cost = Cost(activation_bytes=float(fixed + each * tokens))
-            time = op_seconds(cost, (Kernel("elementwise", "", 1, cost),), device, cost.activation_bytes)
+            time = op_seconds(cost, (Launch("elementwise", "", 1, cost),), device, cost.activation_bytes)
             bound += time.bound * count
             expected += time.expected * count
         return bound, expected
@@ -80,7 +80,7 @@ def _products(price: Price, device: Device, works: Sequence[Work]) -> OpTime:
     for work in works:
         step = price.on(device, work)
         for row in step.rows:
-            kernels = [k for k in row.priced.kernels(work) if k.name.split(".")[0] not in _FUSED]
+            kernels = [k for k in row.priced.launches(work) if k.name.split(".")[0] not in _FUSED]
             if kernels:
                 time = op_seconds(row.cost, kernels, device, step.working_set)
                 bound += time.bound * row.priced.count

@@ -41,8 +41,8 @@ class Forecaster:
         return self._price.call(self._device, geometry, texts).expected
 
     def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
-        """What a plan takes, with pictures side by side as it says. Runs the parts on meta, as PipelinePrice.memory
-        does: nobody else may run them meanwhile."""
+        """What a plan takes, with pictures side by side as it says. The parts are run on meta, as PipelinePrice.memory
+        runs them: nobody else may run them meanwhile."""
         return Forecast(self.seconds(plan, tiling), self._price.memory(self._job(plan), tiling), self._device)
 
     def seconds(self, plan: Plan, tiling: Tiling | None) -> dict[str, float]:
@@ -65,7 +65,7 @@ class Forecaster:
 
     def activations(self, geometry: Geometry, text: int) -> float:
         """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
-        more. Runs the parts on meta."""
+        more. The parts are run on meta."""
         memory = self._price.memory(Job(geometry, 1, (text,)))
         return max(memory.encode, memory.denoise)
 

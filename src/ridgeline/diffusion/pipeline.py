@@ -31,7 +31,6 @@ from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser, Prepared
 from ridgeline.models.tiling import Tiling
 from ridgeline.models.walk import Walk, every_block
-from ridgeline.ops.kernels import share_threads
 
 CallSeconds = Callable[[Geometry, Sequence[int]], float]
 """What a call of the denoiser takes for pictures of a geometry side by side, one for each of the texts, which have so
@@ -190,7 +189,7 @@ class Pipeline:
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the
         denoiser takes a vector of the prompt too, it is made now and kept for `denoise`."""
-        share_threads()
+        self.denoiser.backend.share_threads()
         self.texts.pooled(plan.request.prompt)
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
@@ -219,7 +218,7 @@ class Pipeline:
         state = State(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
-                share_threads()
+                self.denoiser.backend.share_threads()
                 asked = late if second is not None and second.asked(schedule, step) else predict
                 prediction = asked(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ridgeline.engine.capturing import CapturingRunner
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import WALL_CLOCK, Engine, Executor
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
@@ -41,10 +39,10 @@ def engine_around(
     on_step: Callable[[StepRecord], None] | None = None,
     clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
-    """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default what `runner_of` gives. guides, adapters, speculator, clock: as Engine."""
+    """Make an engine for a model. context: positions a sequence may have, by default the model's. executor: what runs
+    its plans; by default a Runner. guides, adapters, speculator, clock: as Engine."""
     return Engine(
-        executor or runner_of(model, layout),
+        executor or Runner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,
@@ -70,18 +68,11 @@ def engine_around(
 MakeExecutor = Callable[[Model, KVLayout], Executor]
 
 
-def runner_of(model: Model, layout: KVLayout) -> Runner:
-    """What runs the plans of a model where it is. Steps are made again where they can be: decode steps as recorded
-    calls of our kernels on the processor, those and steps with prompts as CUDA graphs on a card."""
-    on_card = next(model.parameters()).device.type == "cuda"
-    return CapturingRunner(model, layout) if on_card else DecodingRunner(model, layout)
-
-
 def bare_engine(
     model: Model,
     positions: int,
     on_step: Callable[[StepRecord], None] | None = None,
-    executor: MakeExecutor = runner_of,
+    executor: MakeExecutor = Runner,
 ) -> Engine:
     """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
@@ -94,7 +85,7 @@ def drive(
     prompts: Sequence[int],
     tokens: int,
     now: Callable[[], float],
-    executor: MakeExecutor = runner_of,
+    executor: MakeExecutor = Runner,
 ) -> Iterator[tuple[Work, float]]:
     """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
     asked, and its seconds by the clock `now`, scheduler and sampler included."""

@@ -10,27 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ridgeline.backends.staging import staged
 from ridgeline.engine.features import Features
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import KVGroup
-from ridgeline.ops.staging import staged
 
 PageTables = list[list[int]]
 """The tables of a request, a group each: made anew when it begins, or begins again."""
 
 
 class BatchBuilder:
-    """Keeps every request's page tables as the plans tell them, and turns each plan into a Batch."""
+    """The page tables of all requests, as plans tell them, and the maker of each plan's Batch."""
 
     def __init__(self, groups: Sequence[KVGroup], device: torch.device) -> None:
         self.groups, self.device = tuple(groups), device
         self._tables: dict[int, PageTables] = {}
 
-    def build(self, plan: StepPlan) -> Batch:
-        """The batch of a plan. Plans must come in the order in which they were made."""
-        self.hear(plan)
-        items = plan.items
+    def build(self, items: Sequence[PlanItem]) -> Batch:
+        """Return the batch of a plan's items. `hear` has taken their page tables before."""
         tokens = self._rows(self._placed(items))
         starts = list(zip(items, tokens.starts, strict=False))
         wanted = [start + offset for item, start in starts for offset in item.logits]
@@ -46,7 +44,7 @@ class BatchBuilder:
         )
 
     def hear(self, plan: StepPlan) -> None:
-        """Take what a plan tells of page tables."""
+        """Take what a plan tells of page tables. Plans must come in the order in which they were made."""
         for request in plan.forget:
             self._tables.pop(request, None)
         for item in plan.items:

@@ -20,7 +20,7 @@ End = Callable[[Request, Finish, Sampled, int, list[TokenEvent]], None]
 
 
 class DecodeFastPath:
-    """Plans and takes decode steps without a question to the ledger, for as long as the ledger has no work.
+    """The way to plan and take decode steps without a question to the ledger, for as long as the ledger has no work.
 
     In general, a step asks the ledger three things for each request: whether it has the pages (`grow`), which of them
     the runner does not know (`unsent`), and which of them are full or passed now (`settle`). If a request decodes, the

@@ -26,7 +26,7 @@ class FailureIsolation:
 
     @property
     def active(self) -> bool:
-        """Whether any request is isolated that has not ended."""
+        """Whether any isolated request has not ended."""
         return bool(self._ends) and any(request.finish is None for request in self._ends)
 
     def isolate(self, plan: StepPlan, requests: Mapping[int, Request], error: Exception) -> Request | None:

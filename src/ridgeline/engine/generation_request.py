@@ -38,7 +38,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     service_tier: str = ""
     """The priority class, as the client spells it. The engine does not read it."""
     separate_reasoning: bool = True
-    """Whether reasoning is told apart from the answer; otherwise the text is all that the model writes."""
+    """Whether reasoning is told apart from the rest; otherwise the text is all that the model writes."""
     arrived: int = 0
     """The time at which a server took the request up, in nanoseconds of its time.perf_counter_ns. The engine does not
     read it: its own clock may be another."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ridgeline.backends.cpu.replay import recorded_bytes
+from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.checkpoint.fill import memory_beside, weight_bytes
@@ -17,8 +19,8 @@ from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.cards import COPY_BYTES
+from ridgeline.ops.kernels.available import COPY_BYTES
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
@@ -50,11 +52,13 @@ def layout_with_room(
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if place.type != "cpu":
-        taken["captured steps"] = captured_peak(price, model.captured_rows, limits.tokens) if model.captures else 0.0
+        taken["captured steps"] = (
+            captured_peak(price, most_captured_rows(model), limits.tokens) if captures(model) else 0.0
+        )
         taken["CUDA's libraries"] = LIBRARIES_BYTES
         taken["keys and values out of their pages"] = COPY_BYTES
     elif library() is not None:
-        taken["recorded decode steps"] = model.recorded_bytes()
+        taken["recorded decode steps"] = recorded_bytes(model)
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeProcessor:
-    """Takes the outcomes of steps into their requests, and ends requests.
+    """The part of an engine that takes the outcomes of steps into their requests, and ends requests.
 
     `output_tokens` and `dropped_tokens` are as in `Stats`.
     """
@@ -195,7 +195,7 @@ class OutcomeProcessor:
 
 
 def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:
-    """Pair the items of a plan with what they gave; None for one that had neither logits nor scored rows."""
+    """Return the items of a plan with their outcomes; None for an item with neither logits nor scored rows."""
     if len(outcomes) == len(plan.items):
         return zip(plan.items, outcomes, strict=True)
     given = iter(outcomes)

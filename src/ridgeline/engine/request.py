@@ -180,9 +180,9 @@ class Request:
     planned that puts its encoder's output there. cached: positions it found computed when it began. reached: most
     positions it had computed when it was preempted. scores: log-probabilities of its prompt's tokens so far, from
     the second one on; None if nobody waits for them. told: how many of those events have had. hidden: where the
-    model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a
-    form, or to rules. children: further choices of the same prompt, which start from its pages. adapter: the number
-    that the adapter has in this engine, counted from 1; 0 for none. placed_images: those of its prompt, with the
+    model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its response
+    to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter: the
+    number that the adapter has in this engine, counted from 1; 0 for none. placed_images: those of its prompt, with the
     positions at which their rows stand. received: positions whose keys and values another engine computed; 0 once
     it has begun, for a preemption loses them. decode_fast_until: with fewer computed positions it is on the fast path
     of decode, whose state this is (DecodeFastPath).

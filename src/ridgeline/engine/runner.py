@@ -1,19 +1,21 @@
 """The runner: one StepPlan, run on the device where the model is. Only what every model needs is here.
 
-A step's two halves are two calls: `forward` gives logits, `sample` the tokens. Nothing crosses to the host but those,
+A step's two halves are two calls: `forward` gives logits, `sampler` the tokens. Nothing crosses to the host but those,
 what is known of a prompt's tokens where that is asked for, and which experts of a mixture were picked.
 
 Shapes: R rows that a plan wants, S of them scored, D hidden, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 
 import torch
 from torch import Tensor
 
+from ridgeline.backends import prepared
 from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
+from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.sampling import (
     HiddenStates,
     Outcome,
@@ -22,18 +24,14 @@ from ridgeline.engine.sampling import (
     Sampled,
     SampleRow,
     Scored,
-    sample,
-    score,
+    sampler_of,
 )
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import KVContext
+from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels import for_cards, library
 from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.paged import PagedKV
-from ridgeline.ops.paged_card import CardKV, CardPages
-from ridgeline.ops.paged_native import NativeKV, NativePages
+from ridgeline.ops.step_graphs import StepGraph, StepGraphs
 
 HEAD_ROWS = 256
 """Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary
@@ -45,28 +43,42 @@ Scores = Sequence[PromptLogprob | RowFailure]
 class Runner:
     """A model with its KV memory, which lies where the model's weights do."""
 
-    def __init__(self, model: Model, layout: KVLayout) -> None:
+    def __init__(
+        self,
+        model: Model,
+        layout: KVLayout,
+        *,
+        backend: Backend | None = None,
+        others: OtherRanks | None = None,
+        eager: bool = False,
+    ) -> None:
+        """backend: the one that executes the model; by default the one that it was prepared by, or is prepared by now.
+        others: the other ranks of the model. eager: whether no step is replayed."""
         assert model.runs, "a model that is stored so is priced only"
-        device = next(model.parameters()).device
-        self.model = model
-        self.store = KVStore(layout, device)
-        self.builder = BatchBuilder(layout.groups, device)
-        kernels = library() if device.type == "cpu" else None
-        self.device = device
+        if backend is None:
+            backend = prepared(model)
+        elif model.backend is REFERENCE:
+            backend.prepare(model)
+        self.model, self.backend, self.others = model, backend, others or OtherRanks()
+        self.device = next(model.parameters()).device
+        self.store = KVStore(layout, self.device)
+        self.builder = BatchBuilder(layout.groups, self.device)
+        self.pages = backend.pages(self.store.layers, layout.groups, self.store.states)
+        # An all-reduce is no call of a kernel, and cannot be replayed.
+        eager = eager or self.others.several
+        self.graphs = StepGraphs() if eager else backend.step_graphs(model, self.pages)
+        self.sampler = sampler_of(backend, self.device)
         self._saves = self._rewound = False
-        kept = self.store.layers, layout.groups, self.store.states
-        self.native = NativePages(kernels, *kept) if kernels else None
-        self.cards = CardPages(*kept) if for_cards(device) else None
-        self._context_of: tuple[Batch, KVContext] | None = None
 
     def prepare(self, plan: StepPlan) -> Batch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
-        batch = self.builder.build(plan)
-        self.ready(plan)
-        return batch
+        with self.others.prepare(plan):
+            self._hear(plan)
+            return self.builder.build(plan.items)
 
-    def ready(self, plan: StepPlan) -> None:
-        """Make KV memory ready for a plan: the pages that it blanks and copies."""
+    def _hear(self, plan: StepPlan) -> None:
+        """Take what a plan says of page tables, and make KV memory ready: blank and copy pages."""
+        self.builder.hear(plan)
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
         if self._saves and not self._rewound:
@@ -76,45 +88,32 @@ class Runner:
 
     def save_states(self) -> None:
         """From now on save the states of recurrent layers before each step, which may be run again after a `rewind`."""
-        self._saves = bool(self.store.states)
+        with self.others.save_states():
+            self._saves = bool(self.store.states)
 
     def rewind(self) -> None:
         """Put states back as they were before the last step, which is the next to be run."""
-        if self._saves:
-            pages, numbers = self._saved
-            self.store.buffer[pages] = numbers
-            self._rewound = True
-
-    def share_threads(self) -> None:
-        """Have our kernels use as many threads as torch does now."""
-        if self.native is not None:
-            self.native.library.threads(torch.get_num_threads())
+        with self.others.rewind():
+            if self._saves:
+                pages, numbers = self._saved
+                self.store.buffer[pages] = numbers
+                self._rewound = True
 
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
-        self.share_threads()
-        if self.model.adapters is not None:
-            self.model.adapters.choose(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
-        kv = self._context(batch)
-        encoder, tokens = batch.encoder, batch.tokens
-        encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None
-        return self.model.hidden(tokens.ids_N, tokens.positions_N, kv, batch.wanted_R, encoded_ED)
-
-    def _context(self, batch: Batch) -> KVContext:
-        """Where the batch's keys and values are, and who attends to them."""
-        if self.native is not None:
-            return NativeKV(self.native, batch)
-        if self.cards is not None:
-            # Kept for a batch that runs again: what it tells the card was told, and may be read by a graph.
-            if self._context_of is None or self._context_of[0] is not batch:
-                self._context_of = batch, CardKV(self.cards, batch)
-            return self._context_of[1]
-        return PagedKV(self.store.layers, self.store.layout.groups, batch, self.store.states)
+        with self.others.hidden():
+            if self.model.adapters is not None:
+                self.model.adapters.choose(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
+            kv = self.pages.context(batch)
+            encoder, tokens = batch.encoder, batch.tokens
+            encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None
+            return self.model.hidden(tokens.ids_N, tokens.positions_N, kv, batch.wanted_R, encoded_ED)
 
     def head(self, x_RD: Tensor, first: int = 0) -> Tensor:
         """Logits fp32 [R, V] of some of the rows that `hidden` gave last, from the row `first` on."""
-        return self.model.head(x_RD)
+        with self.others.head(first, len(x_RD)):
+            return self.model.head(x_RD)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
@@ -126,9 +125,31 @@ class Runner:
         """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
         return self.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
+    @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
-        """As forward, for this step's sampler alone: the next step may overwrite them."""
-        return self.forward(plan)
+        """Return logits as forward does, for this step's sampler alone: the next step may overwrite them. A step is
+        replayed if it can be."""
+        bucket = self._bucket(plan)
+        if bucket is None:
+            return self.forward(plan)
+        logits_RV = self.graphs.logits(plan, bucket, self.builder)
+        return self.run(self.builder.build(plan.items)) if logits_RV is None else logits_RV
+
+    @torch.inference_mode()
+    def graph(self, plan: StepPlan) -> StepGraph | None:
+        """Return what `step_logits` replays for such a plan, ready for this one; None if it is not replayed."""
+        bucket = self._bucket(plan)
+        return None if bucket is None else self.graphs.graph(plan, bucket, self.builder)
+
+    def _bucket(self, plan: StepPlan) -> Hashable | None:
+        """Return the bucket of a plan's step, all ready for its replay; None, and nothing is done, for a step that is
+        not replayed."""
+        bucket = self.graphs.bucket(plan)
+        if bucket is not None:
+            if self.model.adapters is not None:
+                self.model.adapters.choose((), (), torch.device("cpu"))
+            self._hear(plan)
+        return bucket
 
     @torch.inference_mode()
     def states(self, plan: StepPlan) -> Sequence[Outcome]:
@@ -136,10 +157,6 @@ class Runner:
         counts = [len(item.logits) for item in plan.items if item.logits]
         x_RD = self.hidden(self.prepare(plan)).float().cpu()
         return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]
-
-    def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        """A token for each row of logits."""
-        return sample(logits_RV, rows) if rows else []
 
     @torch.inference_mode()
     def score(self, x_SD: Tensor, scorings: Sequence[Scoring], first: int) -> Iterator[Scores]:
@@ -150,7 +167,7 @@ class Runner:
         scores: list[PromptLogprob | RowFailure] = []
         for start in range(0, len(tokens), HEAD_ROWS):
             block = slice(start, start + HEAD_ROWS)
-            scores += score(self.head(x_SD[block], first + start), tokens[block], alternatives[block])
+            scores += self.sampler.score(self.head(x_SD[block], first + start), tokens[block], alternatives[block])
         of_all = iter(scores)
         return (list(islice(of_all, len(scoring.tokens))) for scoring in scorings)
 
@@ -170,7 +187,7 @@ class Runner:
             logits_RV = self.head(x_RD[: plan.logit_rows])
         else:
             logits_RV = self.step_logits(plan)
-        sampled = iter(self.sample(logits_RV, rows))
+        sampled = iter(self.sampler.sample(logits_RV, rows))
         outcomes: list[Outcome] = []
         for item in plan.items:
             outcome = verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None

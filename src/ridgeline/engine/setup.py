@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
@@ -21,7 +22,7 @@ from ridgeline.engine.kv_room import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import device_named
 from ridgeline.engine.ranks import MOST_RANKS
-from ridgeline.engine.ranks.leader import LeadingRunner
+from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.process import Followers, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT, Limits
@@ -37,7 +38,7 @@ from ridgeline.models.families import drawer_of
 from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import costly_format
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.shard import Shard
 from ridgeline.roofline.device import Device
@@ -152,7 +153,7 @@ class Loaded:
     @property
     def kept_bytes(self) -> float:
         """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
-        recorded = self.model.recorded_bytes() if library() is not None and not self.on_card else 0
+        recorded = recorded_bytes(self.model) if library() is not None and not self.on_card else 0
         return self.weight_bytes + self.layout.nbytes + recorded + (0 if self.draft is None else self.draft.kept_bytes)
 
     @property
@@ -260,19 +261,19 @@ def load_engine(
     if draft is not None:
         draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
     guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
-    link, executor = None, Runner(built, layout) if settings.eager else None
+    others = link = None
     if settings.ranks > 1:
         own = threads_for(0, threads, settings.ranks)
         torch.set_num_threads(own)
         followers = Followers.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
-        executor = LeadingRunner(built, layout, followers)
-        link = executor.link()
+        others = LedRanks(built, followers)
+        link = others.link()
     engine = engine_around(
         built,
         layout,
         settings.limits,
         context=context,
-        executor=executor,
+        executor=Runner(built, layout, others=others, eager=settings.eager),
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],

@@ -35,9 +35,9 @@ class Scoring(NamedTuple):
 class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One request's part of a step. A struct, because a step makes one for each request: no class is made faster.
 
-    Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
-    group; `first` says that they are the whole table. Of `tokens` those below 0 are rows of what the encoder gives in
-    this step for the request's images, -1 the first. `logits`: which of the positions need logits, counted from start.
+    It runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group
+    by group; `first` says that they are the whole table. `tokens` below 0 are rows of what the encoder gives in this
+    step for the request's images, -1 the first. `logits`: which of the positions need logits, counted from start.
     `encoder`: ids or features that the encoder reads in this step; later steps find what they need of its output in KV
     memory. `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose
     logits are wanted for what they say of tokens that are known; nothing is sampled there. `adapter`: the

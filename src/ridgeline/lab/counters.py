@@ -35,9 +35,10 @@ class Race:
         return [known - computed for known, computed in zip(self.known, self.computed, strict=True)]
 
 
-def prompt(length: int) -> list[int]:
-    """Tokens to begin with; any will do."""
-    return [(7 * position + length) % 2048 for position in range(length)]
+def asked(length: int, answer: int) -> GenerationRequest:
+    """Return a request for so many tokens after a prompt of a length; any prompt will do."""
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)
+    return GenerationRequest([(7 * position + length) % 2048 for position in range(length)], params)
 
 
 def race(tales: Inside) -> tuple[list[Race], list[int], int]:
@@ -50,10 +51,7 @@ def race(tales: Inside) -> tuple[list[Race], list[int], int]:
     while engine.has_work or waiting:
         while waiting and waiting[0][0] <= len(ran):
             _, length, answer = waiting.pop(0)
-            asked = engine.add(
-                GenerationRequest(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer))
-            )
-            races[asked] = Race()
+            races[engine.add(asked(length, answer))] = Race()
         for event in engine.step():
             assert event.token is not None
             races[event.request].tokens.append(event.token.token)
@@ -68,7 +66,7 @@ def race(tales: Inside) -> tuple[list[Race], list[int], int]:
 def alone(tales: Inside, length: int, answer: int) -> list[int]:
     """What a request is given by an engine that serves nobody else, its prompt in one step."""
     engine = bare_engine(tales.model, length + answer + 16)
-    engine.add(GenerationRequest(prompt(length), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)))
+    engine.add(asked(length, answer))
     events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
     return [event.token.token for event in events if event.token is not None]
 

@@ -22,6 +22,7 @@ from ridgeline.models.network import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.work import Reach, Segment
 
 STORY = (
@@ -144,16 +145,21 @@ class Inside:
 
     @contextmanager
     def activated(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """While it lasts, the gates of all layers go through another function."""
+        """While it lasts, the gates of all layers go through another function, in PyTorch."""
+
+        def activate(gate_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
+            return function(gate_TF) if up_TF is None else function(gate_TF) * up_TF
+
         gates = [op for _, op in self.model.ops_of(ActivatedProjections)]
-        own = [op.function for op in gates]
         for op in gates:
-            op.function = function
+            op.activate = activate  # type: ignore[assignment, method-assign]
+            REFERENCE.bind(op)
         try:
             yield
         finally:
-            for op, before in zip(gates, own, strict=True):
-                op.function = before
+            for op in gates:
+                del op.activate
+                self.model.backend.bind(op)
 
     @contextmanager
     def without_feed_forward(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
 REPEATS, ENOUGH = 5, 30.0
-"""Runs both ways whose medians are told; fewer where they have taken so many seconds."""
+"""How often both ways are run, whose medians are told; fewer where they have taken so many seconds."""
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from ridgeline.document.numbers import say_seconds
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.bare import bare_engine
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.runner import Runner
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.ledger import Ledger
 from ridgeline.ops.work import Segment, Work
@@ -36,11 +36,11 @@ def usual(run: Callable[[], object]) -> float:
 def kernels(ledger: Ledger, model: str) -> tuple[int, float]:
     """Of a decode step on a card: how many kernels it launches, and seconds at best of the whole step."""
     price, work = ledger.price(model), Work.of([Segment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
-    launched = sum(priced.count * sum(kernel.calls for kernel in priced.kernels(work)) for priced in price.ops)
+    launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
     return round(launched), price.on(ledger.card(CARD), work).bound
 
 
-def decoding() -> tuple[DecodingRunner, StepRecord, float]:
+def decoding() -> tuple[Runner, StepRecord, float]:
     """An engine's runner in the middle of an answer, its last decode step, and the usual seconds of a whole step."""
     records = list[StepRecord]()
     engine = bare_engine(load_model("tales"), PROMPT + ANSWER, records.append)
@@ -50,7 +50,7 @@ def decoding() -> tuple[DecodingRunner, StepRecord, float]:
     while len(records) < ANSWER - 1:
         engine.step()
     runner = engine.executor
-    assert isinstance(runner, DecodingRunner)
+    assert isinstance(runner, Runner)
     return runner, records[-1], median(record.seconds for record in records[2:])
 
 
@@ -59,7 +59,7 @@ def run() -> Outcome:
     kernels."""
     runner, last, whole = decoding()
     plan = last.plan.again()
-    recording = runner.recording(plan)
+    recording = runner.graph(plan)
     if recording is None:
         raise ValueError("nothing is recorded without this package's own kernels; install g++ and ridgeline again")
     asked = usual(lambda: runner.forward(plan))

@@ -24,13 +24,13 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.features import Touched
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import KVSpec, deal_layers
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import Reach, Work

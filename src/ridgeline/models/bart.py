@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder_decoder import (
     PROJECTIONS,
@@ -22,6 +21,7 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.attention import KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
 from ridgeline.ops.norm import AddLayerNorm
@@ -97,6 +97,7 @@ class Bart(EncoderDecoder):
 
     def __init__(self, d: Dimensions, trunk: Trunk) -> None:
         super().__init__(d, d.context, head_bias=True)
+        self.wanted = RowPicker()
         self.model = trunk
         self.finish({"lm_head.matrix.weight": "model.shared.weight"})
         self.tables = TokenTables(
@@ -119,7 +120,8 @@ class Bart(EncoderDecoder):
         x_TD: Tensor = self.model.decoder.start(self.model.all_reduce(self.model.shared(ids_T)), positions_T)
         for block in self.model.decoder.layers:
             x_TD = block(x_TD, kv, encoded_ED)
-        return wanted(x_TD, rows_R)
+        out_RD: Tensor = self.wanted(x_TD, rows_R)
+        return out_RD
 
 
 def build(fields: Fields, storage: Storage) -> Bart:

@@ -7,7 +7,6 @@ many positions fewer than it has rows.
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
@@ -16,6 +15,7 @@ from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import IndexedEmbedding
 from ridgeline.ops.linear import Linear, Projections
@@ -64,6 +64,7 @@ class Output(nn.Module):
 
     def __init__(self, d: Dimensions, inputs: int) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.dense = Linear(d.row(inputs, d.hidden, bias=True))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
         self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
@@ -72,7 +73,7 @@ class Output(nn.Module):
         """x_TF [rows, inputs], residual_TD [rows, hidden] -> [rows, hidden], of the rows that are wanted."""
         y_TD: Tensor = self.all_reduce(self.dense(x_TF))
         if rows_R is not None:
-            residual_TD, y_TD = wanted(residual_TD, rows_R), wanted(y_TD, rows_R)
+            residual_TD, y_TD = self.wanted(residual_TD, rows_R), self.wanted(y_TD, rows_R)
         normed_TD: Tensor = self.LayerNorm(residual_TD, y_TD)[1]
         return normed_TD
 

@@ -91,7 +91,6 @@ def build_to_run(
         model.refuse_division()
     except Indivisible as error:
         raise DivisionRefused(f"{fields.source}: {error}") from None
-    model.fuse()
     return model
 
 

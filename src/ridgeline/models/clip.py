@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import MLP, wanted
+from ridgeline.models.decoder import MLP
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder
 from ridgeline.models.encoder import Encoder, looks_at
@@ -17,6 +17,7 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm
@@ -72,6 +73,7 @@ class Trunk(nn.Module):
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.embeddings = Embeddings(d)
         self.encoder = Layers(Block(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers))
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
@@ -81,7 +83,7 @@ class Trunk(nn.Module):
         x_TD, y_TD = self.embeddings(ids_T, positions_T)
         for block in self.encoder.layers:
             x_TD, y_TD = block(x_TD, y_TD, kv)
-        out_RD: Tensor = self.final_layer_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        out_RD: Tensor = self.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
         return out_RD
 
 

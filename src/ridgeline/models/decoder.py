@@ -24,10 +24,10 @@ from ridgeline.models.model import Model
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.gate import SigmoidGate
-from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm
@@ -137,14 +137,6 @@ class GatedMLP(MLP):
         super().__init__(d, gate_up, "down_proj", d.row(width or d.width, d.hidden, bias=bias), summand=summand)
 
 
-def wanted(x_TD: Tensor, rows_R: Tensor) -> Tensor:
-    """Rows [R, D]; on meta any so many, because an index there has torch import half a second of symbolic algebra."""
-    if x_TD.is_meta:
-        return x_TD[: len(rows_R)]
-    kernels = native(x_TD)
-    return kernels.gather(x_TD, rows_R) if kernels and x_TD.is_contiguous() else x_TD[rows_R]
-
-
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm: what checkpoints call `model`."""
 
@@ -162,6 +154,7 @@ class Trunk(nn.Module):
         """rope: None where no layer turns. blocks: called as Block is. norm: the last one, by default AddRMSNorm.
         local: a second rope, and which layers turn by it (Gemma 3). query_scale: of the layers that scale queries."""
         super().__init__()
+        self.wanted = RowPicker()
         self.embed_tokens: nn.Module = Embedding(
             d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale
         )
@@ -200,9 +193,9 @@ class Trunk(nn.Module):
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True), start=1):
             x_TD, y_TD = layer(x_TD, y_TD, local if is_local else angles, kv)
             if number in self.taken:
-                taken.append(self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R)))
+                taken.append(self.norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R)))
         assert y_TD is not None
-        given = self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
+        given = self.norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))
         out_RD: Tensor = given if isinstance(self.norm, Add) else given[1]
         return out_RD if self.join is None else self.join(*taken, out_RD)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ridgeline.models.network import Network
 from ridgeline.models.walk import Walk, every_block
-from ridgeline.ops.kernels import share_threads
 from ridgeline.ops.work import AttentionWork, Space, Work
 
 LATENTS: Space = "latents"
@@ -104,7 +103,7 @@ class Denoiser(Network):
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call `forward` as a pipeline calls it: our kernels use as many threads as torch does now, and nothing is kept
         for gradients, which our kernels do not have."""
-        share_threads()
+        self.backend.share_threads()
         with torch.inference_mode():
             return super().__call__(*given, **named)
 

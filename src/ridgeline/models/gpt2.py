@@ -2,12 +2,13 @@
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import MLP, Decoder, wanted
+from ridgeline.models.decoder import MLP, Decoder
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MAX_LAYERS, Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.linear import Linear, Projections
@@ -57,6 +58,7 @@ class Trunk(nn.Module):
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.wte = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.wpe = Embedding(d.context, d.hidden, d.dtype)
@@ -69,7 +71,7 @@ class Trunk(nn.Module):
         y_TD: Tensor = self.wpe(positions_T)  # the first norm adds it
         for block in self.h:
             x_TD, y_TD = block(x_TD, y_TD, kv)
-        _, normed_RD = self.ln_f(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
+        _, normed_RD = self.ln_f(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))
         out_RD: Tensor = normed_RD
         return out_RD
 

@@ -9,9 +9,9 @@ from ridgeline.models.mixture import Mixture, read_experts
 from ridgeline.models.rope import RopeDefaults, read_rope
 from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_layer_types, read_window
-from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.expert_layout import INTERLEAVED
+from ridgeline.ops.nonlinearity import ClampedGate
 from ridgeline.ops.router import RoutingRule
 
 

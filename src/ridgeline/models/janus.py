@@ -25,9 +25,9 @@ from ridgeline.models.vision_tower import VisionTower, read_tower
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import EitherEmbedding, IndexedEmbedding, PlacedEmbedding
-from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.op import Op
 from ridgeline.ops.shard import Indivisible
 
 ARCHITECTURE = "JanusForConditionalGeneration"
@@ -70,11 +70,9 @@ class JanusReader(Decoder):
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R, encoded_ED)
         return out_RD
 
-    @property
-    def runs_natively(self) -> bool:
-        """As Model.runs_natively, of steps without images: a decode step runs no tower."""
-        text = (op for path, op in self.ops() if not path.startswith(("vision_model.", "aligner.")))
-        return self.storage.dtype in DTYPES and all(op.runs_natively for op in text)
+    def decode_ops(self) -> list[Op]:
+        """As Model.decode_ops: all but those of the tower and of its aligner."""
+        return [op for path, op in self.ops() if not path.startswith(("vision_model.", "aligner."))]
 
 
 class TwoVocabularies(nn.Module):

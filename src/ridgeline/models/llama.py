@@ -11,8 +11,8 @@ from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MAX_WIDTH, Fields
 from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.query_scale import QueryScale
 from ridgeline.ops.rotary import Rope
 

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from ridgeline.models.decoder import MLP, GatedMLP
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MAX_EXPERTS, Fields
-from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.expert_layout import ExpertLayout
 from ridgeline.ops.experts import Experts, ExpertSizes
+from ridgeline.ops.nonlinearity import ClampedGate
 from ridgeline.ops.router import Router, RoutingRule, SharedGate
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import wanted
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.joint_rows import JointRows
@@ -20,6 +19,7 @@ from ridgeline.models.mmdit_layout import Grid, Layout
 from ridgeline.models.modulated import PART, Stream, embedder
 from ridgeline.models.walk import Walk, every_block
 from ridgeline.ops.attention import Uncached
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm
 from ridgeline.ops.residual import Add
@@ -84,6 +84,7 @@ class MMDiT(Denoiser):
 
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
@@ -169,7 +170,7 @@ class MMDiT(Denoiser):
                 joint = block(joint, given)
             assert joint.y_ND is not None
             own = layout.joint.second
-            return Stream(wanted(joint.x_ND, own), wanted(joint.y_ND, own), joint.gate_RD)
+            return Stream(self.wanted(joint.x_ND, own), self.wanted(joint.y_ND, own), joint.gate_RD)
 
         latents = walk(entered, None, first, rest)
         factors = self.norm_out["linear"](condition_PD)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import head_norms
-from ridgeline.models.decoder import MLP, wanted
+from ridgeline.models.decoder import MLP
 from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
@@ -20,6 +20,7 @@ from ridgeline.models.mmdit_layout import Layout
 from ridgeline.models.modulated import PART, Factors, Stream, enter, entry
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
 from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.ops.norm import Norm
@@ -100,6 +101,7 @@ class JointAttention(nn.Module):
 
     def __init__(self, d: Dimensions, style: Style) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.head_dim = d.head_dim
         spec, back = d.column(d.hidden, d.hidden, bias=style.bias), d.row(d.hidden, d.hidden, bias=style.bias)
         self.qkv = Projections(dict.fromkeys(("to_q", "to_k", "to_v"), spec))
@@ -118,7 +120,7 @@ class JointAttention(nn.Module):
         added = heads(self.added(x_MD), self.head_dim, self.norm_added_q, self.norm_added_k)
         q_JHE, k_JHE, v_JHE = (self.join(joint.order, text, each) for text, each in zip(added, own, strict=True))
         y_JD: Tensor = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
-        return self.to_out[0](wanted(y_JD, joint.second)), self.to_add_out(wanted(y_JD, joint.first))
+        return self.to_out[0](self.wanted(y_JD, joint.second)), self.to_add_out(self.wanted(y_JD, joint.first))
 
 
 class DoubleBlock(nn.Module):

@@ -3,23 +3,18 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ridgeline.models.network import Network
-from ridgeline.ops.attention import Attention, KVContext, Uncached
+from ridgeline.ops.attention import KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.recording import ASKED_FLOPS, CAPTURED_ROWS, MAX_RECORDED_ROWS, Memory
-from ridgeline.ops.kv import Kept, KVSpec
-from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.kv import Kept
 from ridgeline.ops.matrix import AdapterRows
 from ridgeline.ops.op import Op
 from ridgeline.ops.place import Place
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space
 
 WeightChoice = Callable[[Place], WeightFormat | None]
@@ -135,45 +130,6 @@ class Model(Network):
         tied = {path.rpartition(".")[0] for path in self.ties.values()}
         return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 
-    @property
-    def runs_natively(self) -> bool:
-        """Whether our kernels compute all of it, once it is fused, on keys and values that they read; then decode steps
-        of few sequences are recorded (`ops/kernels/recording.py`)."""
-        kept = all(isinstance(spec, KVSpec) and spec.grows for spec in self.kv_specs)
-        return kept and self.has_head and super().runs_natively
-
-    @property
-    def captures(self) -> bool:  # type: ignore[override]
-        """Whether a step of it asks nothing of the host on a card, so that it is captured as a CUDA graph: our kernels
-        read all that is kept, through tables on the card, and no experts are counted."""
-        asks = any(isinstance(op, Experts | Recurrence | LatentAttention) for _, op in self.ops())
-        attends = [op for _, op in self.ops() if isinstance(op, Attention)]
-        return self.has_head and not self.encodes and not asks and all(op.read_on_card for op in attends)
-
-    @property
-    def captured_rows(self) -> int:  # type: ignore[override]
-        """The most rows of a step with prompts that is captured: a large card multiplies those of more for longer than
-        Python takes to ask for their ops, which are asked for one by one then; 0 where nothing is captured."""
-        if not self.captures:
-            return 0
-        ops = [op for _, op in self.ops()]
-        most = len(ops) * ASKED_FLOPS / (2 * sum(op.parameter_count() for op in ops))
-        return max((rows for rows in CAPTURED_ROWS if rows <= most), default=0)
-
-    def recorded_bytes(self) -> int:
-        """Bytes that recorded decode steps hold on to: what the ops of the largest one give, as their shapes say; 0
-        where the model does not run natively."""
-        if not self.runs_natively:
-            return 0
-        memory = Memory("meta")
-
-        def told(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
-            results = output if isinstance(output, tuple) else (output,)
-            fresh = [result for result in results if all(result is not given for given in inputs)]
-            if isinstance(op, Attention) and op.rope is not None:
-                fresh += inputs[:2]  # turned, beside what they were
-            for tensor in fresh:
-                memory.take(tensor.shape, tensor.dtype)
-
-        self.trace_calls(dict.fromkeys(self.spaces, MAX_RECORDED_ROWS), told)
-        return memory.nbytes
+    def decode_ops(self) -> list[Op]:
+        """Return the ops that a decode step runs."""
+        return [op for _, op in self.ops()]

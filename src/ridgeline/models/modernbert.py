@@ -3,7 +3,7 @@ and layers that look at a neighbourhood but for every third, which looks at the 
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import MLP, SelfAttention, wanted
+from ridgeline.models.decoder import MLP, SelfAttention
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
@@ -14,6 +14,7 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm, LayerNorm
@@ -65,6 +66,7 @@ class Trunk(nn.Module):
     def __init__(self, d: Dimensions, blocks: list[Block], sliding: list[bool], ropes: dict[bool, Rope], bias: bool):
         """sliding: of each block, which of the two ropes is its own. bias: whether norms have one."""
         super().__init__()
+        self.wanted = RowPicker()
         self.sliding = sliding
         self.embeddings = Embeddings(d, norm_bias=bias)
         self.rotary = nn.ModuleDict({_name(kind): RotaryTable(rope) for kind, rope in ropes.items() if kind in sliding})
@@ -79,7 +81,7 @@ class Trunk(nn.Module):
         for block, sliding in zip(self.layers, self.sliding, strict=True):
             x_TD, y_TD = block(x_TD, y_TD, angles[_name(sliding)], kv)
         assert y_TD is not None
-        out_RD: Tensor = self.final_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        out_RD: Tensor = self.final_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
         return out_RD
 
 

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kernels import DTYPES, library
-from ridgeline.ops.linear import Multiplies, Projections
-from ridgeline.ops.matrix import Matrix, settle
+from ridgeline.ops.backend import Bound
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import Reach, Space
@@ -24,13 +21,13 @@ Told = Callable[[str, Op, tuple[Any, ...], Any], None]
 """What is told of an op's call: its path, the op, its inputs and what it gave."""
 
 
-class Network(nn.Module, ABC):
+class Network(Bound, ABC):
     """A tree of ops, filled or on meta.
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. tables: its tables of tokens, if checkpoints may hold them in several ways.
     passed_over: patterns of tensors that a checkpoint has beside its own. recipe: the name of the format in which its
-    matrices are stored, "" for the model's dtype. captures, captured_rows: as of Model.
+    matrices are stored, "" for the model's dtype.
     """
 
     storage: Storage
@@ -39,8 +36,6 @@ class Network(nn.Module, ABC):
     tables: TokenTables | None = None
     passed_over: tuple[str, ...] = ()
     recipe: str = ""
-    captures = False
-    captured_rows = 0
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
@@ -137,32 +132,6 @@ class Network(nn.Module, ABC):
     def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
-
-    def fuse(self) -> None:
-        """Have our kernels do at once what they can, where this machine has them (`ops/kernels`)."""
-        if library() is not None and self.storage.dtype in DTYPES:
-            for _, op in self.ops():
-                op.fuse()
-
-    def settle_here(self) -> None:
-        """Lay out codes as this machine's kernels read them fastest, in huge pages where there are such: after it is
-        filled, if it stays here, and for good. Raises OSError where memory for a second copy is refused."""
-        calls = [op.matrices for _, op in self.ops() if isinstance(op, Multiplies)]
-        calls += [(op.table,) for _, op in self.ops() if isinstance(op, Embedding) and op.table is not None]
-        settle((module for module in self.modules() if isinstance(module, Matrix)), calls)
-
-    def settle_on_card(self) -> None:
-        """Have our kernels for cards do at once what they can, and lay out weights as they want them: after it is
-        filled and moved, and for good."""
-        for _, op in self.ops():
-            op.settle_on_card()
-            if isinstance(op, Projections):
-                op.join()
-
-    @property
-    def runs_natively(self) -> bool:
-        """Whether our kernels compute all of it, once it is fused."""
-        return self.storage.dtype in DTYPES and all(op.runs_natively for _, op in self.ops())
 
     @property
     def runs(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import add_norm
-from ridgeline.models.decoder import MLP, wanted
+from ridgeline.models.decoder import MLP
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import Encoder
 from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
@@ -19,10 +19,11 @@ from ridgeline.models.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import KVContext, PositionBias
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.stored import Stored, weight
@@ -129,6 +130,7 @@ class T5(EncoderDecoder):
     def __init__(self, d: Dimensions, encoder: Stack, decoder: Stack, *, tied: bool, scaled: bool) -> None:
         """scaled: whether states are, before the head."""
         super().__init__(d, d.context, head_scale=d.hidden**-0.5 if scaled else None)
+        self.wanted = RowPicker()
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.encoder, self.decoder = encoder, decoder
@@ -158,7 +160,7 @@ class T5(EncoderDecoder):
         for block in self.decoder.block:
             x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
         assert y_TD is not None
-        normed_RD: Tensor = self.decoder.final_layer_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        normed_RD: Tensor = self.decoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
         return normed_RD
 
 
@@ -169,6 +171,7 @@ class EncoderTrunk(nn.Module):
 
     def __init__(self, d: Dimensions, encoder: Stack) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype)
         self.encoder = encoder
 
@@ -179,7 +182,7 @@ class EncoderTrunk(nn.Module):
         for block in self.encoder.block:
             x_TD, y_TD = block(x_TD, y_TD, kv)
         assert y_TD is not None
-        out_RD: Tensor = self.encoder.final_layer_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        out_RD: Tensor = self.encoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
         return out_RD
 
 

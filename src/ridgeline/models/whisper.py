@@ -9,7 +9,6 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder_decoder import (
     PROJECTIONS,
@@ -24,6 +23,7 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.embedding import Embedding
@@ -94,6 +94,7 @@ class TextDecoder(nn.Module):
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
@@ -111,7 +112,7 @@ class TextDecoder(nn.Module):
         y_TD: Tensor = self.embed_positions(positions_T)  # the first norm adds it
         for block in self.layers:
             x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
-        out_RD: Tensor = self.layer_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        out_RD: Tensor = self.layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
         return out_RD
 
 

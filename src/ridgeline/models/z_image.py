@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import Norms, SandwichBlock
-from ridgeline.models.decoder import wanted
 from ridgeline.models.denoiser import (
     JOINT,
     LATENTS,
@@ -35,6 +34,7 @@ from ridgeline.models.walk import Walk, every_block
 from ridgeline.models.z_image_blocks import CONDITION, FinalLayer, ModulatedBlock, TimeEmbedder, attention, feed_forward
 from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
 from ridgeline.ops.attention import Uncached
+from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
@@ -94,6 +94,7 @@ class ZImage(Denoiser):
 
     def __init__(self, d: Dimensions, sizes: Sizes) -> None:
         super().__init__()
+        self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
@@ -187,7 +188,7 @@ class ZImage(Denoiser):
             for other in others:
                 x_JD, y_JD = other(x_JD, y_JD, condition_PC, angles, kv)
             assert y_JD is not None
-            return Stream(wanted(x_JD, own), wanted(y_JD, own))
+            return Stream(self.wanted(x_JD, own), self.wanted(y_JD, own))
 
         x_ND, y_ND, _ = walk(joint, own, first, rest)
         out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])

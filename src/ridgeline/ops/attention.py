@@ -13,17 +13,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_each
 from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import DTYPES, native
-from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.kv_codes import NO_SCALES
-from ridgeline.ops.op import Kernel, Op, by_head
+from ridgeline.ops.op import Launch, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
@@ -35,14 +32,6 @@ if TYPE_CHECKING:
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
-
-MAX_CARD_DIM, MAX_CARD_SHARERS = 256, 64
-"""The widest heads, and the most that share keys, of which our kernels for cards take a tile."""
-
-ROW_KEYS = 48
-"""Keys more than a query sees that our kernel for processors has work with: scores are made for those that it sees,
-weights for whole blocks of 128 (kernels/native/attention.h), and each query has its largest score and its sum to find.
-Timed in heads of 8, 32, 64 and 128 numbers of two formats, a query cost as much as 44 to 63 keys, of 8 fp32 ones 35."""
 
 ONE_SCALE = "kv_scale"
 """The tensor of a checkpoint that has one scale for a layer's keys and values together."""
@@ -117,9 +106,6 @@ class Attention(Op):
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
-        paged = by_head("attention.paged", spec.k_dim)
-        self._names["paged"] = f"{paged}.{spec.code}" if spec.code else paged  # codes are widened on the way
-        self._names["keep"] = by_head("elementwise.keep", spec.k_dim)
         turn = by_head("elementwise.rotate", spec.k_dim)  # neighbours are turned another way than halves
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
         # Of K and V of one position, as they are stored and as they come; a price asks for them several times a step.
@@ -174,30 +160,6 @@ class Attention(Op):
         """Whether its scores are q k^T x scale and nothing more, as kernels at hand compute them."""
         return self.softcap is None and self.sinks_H is None and self.bias is None
 
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: it keeps its keys and values, in a format that our kernels read, turns no neighbours,
-        and adds no bias of positions to its scores."""
-        turns = self.rope is None or not self.rope.interleaved
-        return turns and self.spec.kept and self.bias is None and self.spec.dtype in DTYPES
-
-    @property
-    def read_on_card(self) -> bool:
-        """Whether our kernels for cards attend over what it keeps: keys and values beside each other, not too wide, and
-        no bias of positions."""
-        spec = self.spec
-        sized = max(spec.k_dim, spec.v_dim) <= MAX_CARD_DIM and self.heads // spec.heads <= MAX_CARD_SHARERS
-        return spec.kept and spec.v_dim > 0 and self.bias is None and spec.dtype in DTYPES and sized
-
-    def settle_on_card(self) -> None:
-        """As Op.settle_on_card."""
-        self.parts = ("keep", "attend") if self.kept_on_card else type(self).parts
-
-    @property
-    def kept_on_card(self) -> bool:
-        """Whether they turn and keep rows at once, too: not where neighbours are turned."""
-        return self.read_on_card and (self.rope is None or not self.rope.interleaved)
-
     def forward(
         self,
         q_THD: Tensor,
@@ -222,12 +184,20 @@ class Attention(Op):
         """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
         position."""
         start = 0 if self.spec.v_dim else self.value_dim
-        interleaved = self.rope is not None and self.rope.interleaved
-        if not interleaved and (kernels := native(q_THD)):
-            q_THD, k_TKD = rotate_natively(kernels, (q_THD, k_TKD), angles, start)
-            return q_THD, k_TKD
-        q_THD = rotate(q_THD, angles, start, interleaved=interleaved)
-        return q_THD, rotate(k_TKD, angles, start, interleaved=interleaved)
+        if q_THD.is_meta:
+            return self.rotated(q_THD, k_TKD, angles, start)
+        return self.backend.rotate(self, q_THD, k_TKD, angles, start)
+
+    def rotated(self, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys in PyTorch, from entry `start` of each head on."""
+        interleaved = self.rotates_neighbours
+        turned_THD = rotate(q_THD, angles, start, interleaved=interleaved)
+        return turned_THD, rotate(k_TKD, angles, start, interleaved=interleaved)
+
+    @property
+    def rotates_neighbours(self) -> bool:
+        """Whether neighbouring entries of a head are rotated together, rather than its two halves."""
+        return self.rope is not None and self.rope.interleaved
 
     def keep(self, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, kv: Keeping, angles: Angles | None) -> Tensor:
         """Rotate and store at once -> the queries, rotated."""
@@ -251,13 +221,13 @@ class Attention(Op):
         if not sums.queries and not sums.written:
             return NO_COST
         new = Cost(activation_bytes=sums.written * self._given if self.spec.kept else 0.0)
-        return self._attend_cost(sums) + self._rotate_cost(sums, 0) + new
+        return self.attend_cost(sums) + self.rotate_cost(sums, 0) + new
 
     def cost_of(self, rows: int) -> Cost:
         """Rows do not say how long their sequences are."""
         raise AssertionError("attention is priced by its pairs and keys, not by rows")
 
-    def _attend_cost(self, sums: AttentionSum) -> Cost:
+    def attend_cost(self, sums: AttentionSum) -> Cost:
         """Of storing and attending."""
         stored, kept = format_of(self.spec.dtype), self.spec.kept
         keys, written = sums.keys * self._position, sums.written * self._position
@@ -273,7 +243,7 @@ class Attention(Op):
             activation_bytes=rows if kept else rows + sums.keys * self._given,
         )
 
-    def _rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
+    def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
         """Of turning queries and keys, read and written `streams` times in all."""
         if self.rope is None:
             return NO_COST
@@ -283,9 +253,9 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
-        others."""
+    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+        """As Op.launches: one that rotates; then one call for the sequences with a single query, and one for each of
+        the others."""
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
             return ()
@@ -294,40 +264,19 @@ class Attention(Op):
             ("few", attention.few.sequences, attention.few),
             ("prefill", attention.many.sequences, attention.many),
         )
-        kernels = tuple(
-            Kernel(
-                self._names[name], self.number_format, calls, self._attend_cost(own), "attend",
+        attends = tuple(
+            Launch(
+                self._names[name], self.number_format, calls, self.attend_cost(own), "attend",
                 sharers=self.heads // self.spec.heads,
             )
             for name, calls, own in classes
             if own.sequences
         )  # fmt: skip
-        return kernels if self.rope is None else (self._rotate_kernel(attention.total), *kernels)
+        return attends if self.rope is None else (self.rotate_launch(attention.total), *attends)
 
-    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.native_kernels: one that rotates; then one for all queries, which reads each page once."""
-        total = work.attention[self.reach].total
-        if not self.runs_natively or not (total.queries or total.written):
-            return self.kernels(work, space)
-        worked = structs.replace(total, pairs=total.pairs + ROW_KEYS * total.queries)
-        attends = Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(worked), "attend")
-        return (attends,) if self.rope is None else (self._rotate_kernel(total), attends)
-
-    def card_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.card_kernels: one that turns and keeps; then one for the sequences with a single query, and one for all
-        others."""
-        if not self.kept_on_card:
-            return self.kernels(work, space)
-        total = work.attention[self.reach].total
-        attends = [structs.replace(own, calls=1) for own in self.kernels(work, space) if own.part == "attend"]
-        if not total.written:
-            return tuple(attends)
-        values = Cost(activation_bytes=total.written * self.spec.heads * self.spec.v_dim * self.spec.dtype.itemsize)
-        cost = self._rotate_cost(total, 2) + values
-        return (Kernel(self._names["keep"], self.number_format, 1, cost, "keep"), *attends)
-
-    def _rotate_kernel(self, total: AttentionSum) -> Kernel:
-        return Kernel(self._names["rotate"], self.number_format, 1, self._rotate_cost(total, 2), "rotate")
+    def rotate_launch(self, total: AttentionSum) -> Launch:
+        """Return the call that rotates queries and keys."""
+        return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
 
     @property
     def number_format(self) -> str:

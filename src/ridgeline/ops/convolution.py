@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import weight
 

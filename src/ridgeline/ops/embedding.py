@@ -4,12 +4,10 @@ from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import WeightFormat, format_of
-from ridgeline.ops.kernels import native
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.op import Op
 from ridgeline.ops.place import Place
@@ -101,15 +99,7 @@ class Embedding(Op):
         if self.table is not None:
             return self.table.rows(ids_T)
         assert self.weight is not None
-        if self.shard.size == 1 and (kernels := native(self.weight)):
-            return kernels.gather(self.weight, ids_T)
-        return functional.embedding(ids_T, self.weight)
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively."""
-        plain = self.stored is None or (self.table is not None and self.table.operands is not None)
-        return self.shard.size == 1 and self.scale is None and plain
+        return self.backend.gather(self.weight, ids_T)
 
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""

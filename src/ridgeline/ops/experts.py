@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from msgspec import structs
 from torch import Tensor, nn
 
-from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED, ExpertLayout
 from ridgeline.ops.features import Feature, Gathered, Touched
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
-from ridgeline.ops.kernels import Library, native
-from ridgeline.ops.kernels.experts import LayerExperts
-from ridgeline.ops.linear import native_product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of, stored_alike
-from ridgeline.ops.op import Kernel, Op, stored_name
+from ridgeline.ops.nonlinearity import ACTIVATIONS, ClampedGate
+from ridgeline.ops.op import Launch, Op, stored_name
 from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
@@ -82,10 +78,8 @@ class Experts(nn.ModuleList, Op):
         row = MatrixSpec(sizes.width, hidden, dtype, bias, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row)[-len(names) :], strict=True))
         self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
-        self._taken = True  # whether our kernels take the matrices of an expert
+        self.has_operands = True
         self._waiting: dict[str, Tensor] = {}
-        self._parameters_of_each: list[dict[str, nn.Parameter | None]] = []
-        self._made: tuple[tuple[Library, list[int]], LayerExperts] | None = None
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 
@@ -99,7 +93,7 @@ class Experts(nn.ModuleList, Op):
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
             matrices = self.expert().values()
-        self._taken = stored_alike(matrices) and all(map(_taken, matrices))
+        self.has_operands = stored_alike(matrices) and all(map(_taken, matrices))
 
     def expert(self) -> dict[str, Matrix]:
         """The matrices of one expert by their names, new and on the current device."""
@@ -237,17 +231,19 @@ class Experts(nn.ModuleList, Op):
 
     def forward(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None = None) -> Tensor:
         """x_TD [rows, hidden], weights fp32 and ids int64 as a Router gives them -> the weighed sum of the experts of
-        each row [rows, hidden], added to `onto_TD` where there is one.
-
-        Rows are sorted by expert once, so that each expert that was hit is one call over rows that lie together; what a
-        token gets is added up in the order of its picks, whoever else is in the step.
-        """
+        each row [rows, hidden], added to `onto_TD` where there is one."""
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
         assert self.gathered == 1, "experts of several ranks' rows are priced, not run"
         assert (onto_TD is not None) == self.adds
-        if self.runs_natively and (kernels := native(x_TD)):
-            return self._kernel(kernels).run(x_TD, weights_TK, picked_TK, onto_TD)
+        return self.backend.experts(self, x_TD, weights_TK, picked_TK, onto_TD)
+
+    def computed(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
+        """As `forward`, in PyTorch.
+
+        Rows are sorted by expert once, so that each expert that was hit is one call over rows that lie together; what a
+        token gets is added up in the order of its picks, whoever else is in the step.
+        """
         if self.weighs_inputs:  # each pick is a row of its own
             x_ND = (x_TD[:, None] * weights_TK[:, :, None].to(x_TD.dtype)).flatten(0, 1)
             y_TKD = self._each(x_ND, picked_TK.view(-1, 1)).view(*picked_TK.shape, self.hidden).float()
@@ -259,25 +255,6 @@ class Experts(nn.ModuleList, Op):
     def _each(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
         """What each expert picked gives for each row: [T, K, D]."""
         return self._alone(x_TD, picked_TK) if len(x_TD) == 1 else self._grouped(x_TD, picked_TK)
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: those with a gate whose matrices our kernels take, all stored alike; torch weighs
-        inputs."""
-        return self.gated and self._taken and self.gathered == 1 and not self.weighs_inputs
-
-    def _kernel(self, kernels: Library) -> LayerExperts:
-        """All of them as one kernel of ours, made anew where a parameter is no longer where it was."""
-        if not self._parameters_of_each:
-            self._parameters_of_each = [matrix._parameters for expert in self for matrix in expert.children()]
-        places = [p.data_ptr() for own in self._parameters_of_each for p in own.values() if p is not None]
-        if self._made is None or self._made[0] != (kernels, places):
-            experts = map(self.matrices, range(self.count))
-            operands = [[own for matrix in expert if (own := matrix.operands)] for expert in experts]
-            gate = self.activation
-            by = (gate.alpha, gate.limit) if isinstance(gate, ClampedGate) else gate
-            self._made = (kernels, places), LayerExperts(kernels, operands, by, self.hidden, self.dtype)
-        return self._made[1]
 
     def _alone(self, x_1D: Tensor, picked_1K: Tensor) -> Tensor:
         """What each expert picked gives for one row: [1, K, D]."""
@@ -301,18 +278,14 @@ class Experts(nn.ModuleList, Op):
         return self.matrices(expert)[-1].product(self.activated(expert, x_RD))
 
     def activated(self, expert: int, x_RD: Tensor) -> Tensor:
-        """act(gate(x)) * up(x) of an expert [R, F], by one kernel of ours where there is one; act(up(x)) of one without
-        a gate."""
+        """act(gate(x)) * up(x) of an expert [R, F]; act(up(x)) of one without a gate."""
         *gates, up, _ = self.matrices(expert)
         if not gates:
             return ACTIVATIONS[str(self.activation)](up.product(x_RD))
         (gate,) = gates
         if isinstance(self.activation, ClampedGate):
             return self.activation(gate.product(x_RD), up.product(x_RD))
-        of_gate, of_up = gate.operands, up.operands
-        if of_gate and of_up and stored_alike((gate, up)) and (kernels := native(x_RD)):
-            return kernels.gated_products(x_RD, of_gate, of_up, self.activation)
-        return ACTIVATIONS[self.activation](gate.product(x_RD)) * up.product(x_RD)
+        return self.backend.gated_products(gate, up, self.activation, x_RD)
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
@@ -353,13 +326,13 @@ class Experts(nn.ModuleList, Op):
             activation_bytes=activations * len(names) / len(self.specs),
         )
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: a call each touched expert, parted where its matrices are not all stored alike."""
+    def launches_of(self, rows: int) -> tuple[Launch, ...]:
+        """As Op.launches_of: a call each touched expert, parted where its matrices are not all stored alike."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
         for name, stored in self.stored.items():
             alike.setdefault(stored_name(stored), []).append(name)
         return tuple(
-            Kernel(
+            Launch(
                 self.kind,
                 arithmetic(self.dtype, self.stored[names[0]]),
                 touched * len(names) / len(self.specs),
@@ -368,17 +341,6 @@ class Experts(nn.ModuleList, Op):
             )
             for stored, names in alike.items()
         )
-
-    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.native_kernels_of: all in one call; which sort of it, the rows of an expert that is hit say. What it
-        reads is held in memory, which may be more than a checkpoint stores."""
-        if not self.runs_natively:
-            return self.kernels_of(rows)
-        touched, cost, stored = self.touched(rows), self.cost_of(rows), next(iter(self.stored.values()))
-        name = native_product_kernel(self.kind, round(rows * self.active / touched), stored)
-        read = cost.weight_bytes + touched / self.count * self.repacked_bytes
-        number_format, cost = format_of(self.dtype).name, structs.replace(cost, weight_bytes=read)
-        return (Kernel(name, number_format, 1, cost, stored=stored_name(stored)),)
 
     @property
     def number_format(self) -> str:

@@ -33,6 +33,7 @@ class SigmoidGate(Elementwise):
 class GatedRMSNorm(RMSNorm):
     """norm(x) * silu(gate), each head for itself, with a weight that all have."""
 
+    plain = False
     FLOPS_PER_ELEMENT = 9  # of the norm 4, and 5 of silu and the product with it
 
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
@@ -42,11 +43,6 @@ class GatedRMSNorm(RMSNorm):
         x_THW, gate_THW = (x.reshape(len(x), self.per_token, self.width) for x in (x_TX, gate_TX))
         gated_THW = self.normalise(x_THW) * functional.silu(gate_THW.float())
         return gated_THW.to(x_TX.dtype).flatten(1)
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: torch gates."""
-        return False
 
     def cost_of(self, rows: int) -> Cost:
         """Two in, one out."""

@@ -13,7 +13,7 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.stored import weight
 
 
@@ -57,13 +57,13 @@ class GroupNorm(Op):
         norm = self._norm_cost(rows)
         return norm + Cost({"fp32": self._silu_flops(rows)}) if self.silu else norm
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the norm, then SiLU over what it left in memory."""
-        norm = Kernel("norm.group", self.number_format, 1, self._norm_cost(rows), "normalise")
+    def launches_of(self, rows: int) -> tuple[Launch, ...]:
+        """As Op.launches_of: the norm, then SiLU over what it left in memory."""
+        norm = Launch("norm.group", self.number_format, 1, self._norm_cost(rows), "normalise")
         if not self.silu:
             return (norm,)
         cost = Cost({"fp32": self._silu_flops(rows)}, activation_bytes=self._moved(rows))
-        return norm, Kernel("elementwise.plain", self.number_format, 1, cost, "activate")
+        return norm, Launch("elementwise.plain", self.number_format, 1, cost, "activate")
 
     def _norm_cost(self, rows: int) -> Cost:
         flops = float(self.FLOPS_PER_ELEMENT * rows * self.channels)

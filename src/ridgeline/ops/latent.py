@@ -22,11 +22,10 @@ from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature, Switch
 from ridgeline.ops.formats import WeightFormat, format_of
-from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
-from ridgeline.ops.op import Kernel, by_head, stored_name
+from ridgeline.ops.op import Launch, by_head, stored_name
 from ridgeline.ops.place import Place
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.stored import Share
@@ -73,16 +72,6 @@ class LatentAttention(Attention):
         self._names["expanded"] = by_head("attention.prefill", sizes.key)
         product, wider = sizes.latent * (sizes.plain + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
         self._expands = Switch(queries=-product, keys=product, pairs=-wider)
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: torch makes the products with its matrix."""
-        return False
-
-    @property
-    def read_natively(self) -> bool:
-        """Whether our kernels read its latents, once queries have absorbed the matrix."""
-        return self.spec.dtype in DTYPES
 
     def places(self) -> Mapping[str, Place]:
         """As Op.places."""
@@ -194,13 +183,13 @@ class LatentAttention(Attention):
         if not total.queries and not total.written:
             return NO_COST
         kept = Cost(weight_bytes=self._weight_bytes, activation_bytes=total.written * self._given)
-        cost = self._rotate_cost(total, 0) + kept
+        cost = self.rotate_cost(total, 0) + kept
         for sums in (attention.one, attention.few, attention.many):
             if sums.sequences:
-                cost = cost + self._products_cost(sums) + self._attend_cost(sums)
+                cost = cost + self._products_cost(sums) + self.attend_cost(sums)
         return cost
 
-    def _attend_cost(self, sums: AttentionSum) -> Cost:
+    def attend_cost(self, sums: AttentionSum) -> Cost:
         """Of scores and sums, keys read and written as latents; queries in and results out."""
         sizes, stored = self.sizes, format_of(self.spec.dtype)
         entries = sizes.key + sizes.value if self.expands(sums) else sizes.kept + sizes.latent
@@ -219,27 +208,27 @@ class LatentAttention(Attention):
         number_format = own.number_format if expands else format_of(self.spec.dtype).name
         return Cost({number_format: 2.0 * rows * own.inputs * own.outputs})
 
-    def _rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
+    def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
         elements = (sums.queries * self.heads + sums.written) * self.sizes.turned
         moved = streams * elements * format_of(self.spec.dtype).bytes
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.kernels: one that rotates; for each class of query length the products with the matrix, which leave in
+    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+        """As Op.launches: one that rotates; for each class of query length the products with the matrix, which leave in
         memory what attention takes, and attention."""
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
             return ()
-        turned = self._rotate_cost(attention.total, 2)
-        kernels = [Kernel(self._names["rotate"], self.number_format, 1, turned, "rotate_latent")]
+        turned = self.rotate_cost(attention.total, 2)
+        launches = [Launch(self._names["rotate"], self.number_format, 1, turned, "rotate_latent")]
         classes = (("decode", 1, attention.one), ("few", attention.few.sequences, attention.few),
                    ("prefill", attention.many.sequences, attention.many))  # fmt: skip
         for name, calls, sums in classes:
             if sums.sequences:
-                kernels += self._class_kernels(name, calls, sums)
-        return tuple(kernels)
+                launches += self._class_launches(name, calls, sums)
+        return tuple(launches)
 
-    def _class_kernels(self, name: str, calls: int, sums: AttentionSum) -> tuple[Kernel, Kernel]:
+    def _class_launches(self, name: str, calls: int, sums: AttentionSum) -> tuple[Launch, Launch]:
         expands, sizes = self.expands(sums), self.sizes
         rows = sums.keys if expands else sums.queries
         between = self.heads * (sizes.key + sizes.value if expands else sizes.kept + sizes.latent)
@@ -249,10 +238,10 @@ class LatentAttention(Attention):
         products = self._products_cost(sums) + made
         stored, number_format = stored_name(self.kv_b_proj.stored), next(iter(products.flops))
         return (
-            Kernel(product_kernel("linear", rows, self.kv_b_proj), number_format, 2 * calls, products, "attend_latent",
+            Launch(product_kernel("linear", rows, self.kv_b_proj), number_format, 2 * calls, products, "attend_latent",
                    stored),
-            Kernel(self._names["expanded" if expands and name == "prefill" else name], self.number_format, calls,
-                   self._attend_cost(sums), "attend_latent", sharers=1 if expands else self.heads),
+            Launch(self._names["expanded" if expands and name == "prefill" else name], self.number_format, calls,
+                   self.attend_cost(sums), "attend_latent", sharers=1 if expands else self.heads),
         )  # fmt: skip
 
     def shares(self) -> tuple[Share, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import torch
-from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +16,6 @@ from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
-from ridgeline.ops.op import Kernel
 
 Factor = Literal["scale", "shift", "gate", "bounded gate"]
 """scale: 1 + s. bounded gate: tanh(g). Shifts and gates are as the product has them."""
@@ -26,6 +24,7 @@ Factor = Literal["scale", "shift", "gate", "bounded gate"]
 class Modulation(Linear):
     """The factors that a condition makes, each of `width`; the silu of the condition where it is `activated`."""
 
+    kernel_suffix = ".factors"
     SILU_FLOPS = 4  # a negation, exp, a sum with the division
 
     def __init__(
@@ -66,13 +65,7 @@ class Modulation(Linear):
 
     def kernel(self, rows: int) -> str:
         """As Op.kernel: a product, and what makes factors of its parts."""
-        return f"{super().kernel(rows)}.factors"
-
-    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.native_kernels_of."""
-        return tuple(
-            structs.replace(kernel, name=f"{kernel.name}.factors") for kernel in super().native_kernels_of(rows)
-        )
+        return f"{super().kernel(rows)}{self.kernel_suffix}"
 
     def signature(self) -> Hashable:
         return super().signature(), self.activated, self.changed
@@ -113,7 +106,7 @@ class ModulatedRMSNorm(Modulates, RMSNorm):
 
     FLOPS_PER_ELEMENT = 5  # of the norm 4, and the product
     kernel_name = "norm.rms.modulated"
-    runs_natively = False
+    plain = False
 
     def forward(self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:  # type: ignore[override]
         """x_NW [rows, width], factor_PW [pictures, width], whose rows are so many each -> as x."""
@@ -127,7 +120,7 @@ class AddModulatedRMSNorm(Modulates, AddRMSNorm):
     kernel_name = ModulatedRMSNorm.kernel_name
     norm_part = "modulate"
     parts = ("add", norm_part)
-    runs_natively = False
+    plain = False
 
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import kernels_of
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 
@@ -43,7 +42,7 @@ class Norm(Op):
 
     @abstractmethod
     def computed(self, x_xD: Tensor) -> Tensor:
-        """What `normalise` gives where there are numbers."""
+        """Return the norm in PyTorch, of vectors that have numbers."""
 
     def forward(self, x_xD: Tensor) -> Tensor:
         """x_xD [..., width] -> the same shape and dtype."""
@@ -77,12 +76,14 @@ class Norm(Op):
 class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
 
-    from_one: whether the stored weight is what is added to 1 (Gemma). cast_last: whether the product with the weight is
+    plain: whether it is this formula and no more, after an addition or alone. from_one: whether the stored weight is
+    what is added to 1 (Gemma). cast_last: whether the product with the weight is
     in fp32 (OLMo 2), as it always is of such a weight.
     """
 
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
+    plain: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -102,10 +103,12 @@ class RMSNorm(Norm):
         """As Norm.scale."""
         return self.weight.float() + 1 if self.from_one else self.weight.float()
 
+    def normalise(self, x_xD: Tensor) -> Tensor:
+        """As Norm.normalise."""
+        return x_xD.new_empty(x_xD.shape) if x_xD.is_meta else self.backend.norm(self, x_xD)
+
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
-        if self.rounds_alike and (kernels := kernels_of(x_xD)):
-            return kernels.norm(x_xD, self.weight, self.eps, from_one=self.from_one)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.cast_last:
             return (normed * self.scale).to(x_xD.dtype)
@@ -116,11 +119,6 @@ class RMSNorm(Norm):
     def rounds_alike(self) -> bool:
         """Whether our kernels round where it does."""
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively."""
-        return self.rounds_alike
 
 
 class UnweightedRMSNorm(RMSNorm):
@@ -166,16 +164,12 @@ class RMSNormBySquares(RMSNorm):
     """A rank's part of an RMSNorm over more than it has, given the sum of squares of all."""
 
     unnamed = True
+    plain = False
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, shard: Shard, repeated: int) -> None:
         """width: of all ranks together. repeated: how many ranks have the same part, and add its squares."""
         super().__init__(shard.part(width, "entries"), eps, dtype, cast_last=True)
         self.shard, self.entries = shard, width * repeated
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively."""
-        return False
 
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
         """x_xW [..., own width], squares_x1 fp32 [..., 1] -> as x."""
@@ -246,6 +240,10 @@ class AddNorm(Norm):
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Two of [rows, width] -> their sum, in the place of x, and its norm."""
+        return self.in_parts(x_TD, y_TD)
+
+    def in_parts(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add, then normalise: as `forward`."""
         sum_TD = self.add(x_TD, y_TD)
         return sum_TD, self.normalise(sum_TD)
 
@@ -262,20 +260,14 @@ class AddNorm(Norm):
         norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
         return structs.replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the sum goes through memory between the two."""
+    def launches_of(self, rows: int) -> tuple[Launch, ...]:
+        """As Op.launches_of: the sum goes through memory between the two."""
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(self._add_flops * elements)}, activation_bytes=3 * elements * width)
         return (
-            Kernel("elementwise.add", self.number_format, 1, add, "add"),
-            Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), self.norm_part),
+            Launch("elementwise.add", self.number_format, 1, add, "add"),
+            Launch(self.kernel_name, self.number_format, 1, super().cost_of(rows), self.norm_part),
         )
-
-    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.native_kernels_of: both at once, where there is a kernel that does."""
-        if not self.fusible:
-            return self.kernels_of(rows)
-        return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
 
     @property
     def _add_flops(self) -> int:
@@ -289,29 +281,9 @@ class AddNorm(Norm):
 class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
 
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively."""
-        return self.multiplier == 1 and self.rounds_alike
-
-    @property
-    def fusible(self) -> bool:
-        """As Op.fusible."""
-        return self.runs_natively
-
-    def settle_on_card(self) -> None:
-        """As Op.settle_on_card."""
-        self.fuse()
-
-    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.card_kernels_of."""
-        return self.native_kernels_of(rows)
-
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """As AddNorm.forward."""
-        if self.fused and (kernels := kernels_of(x_TD)):
-            return x_TD, kernels.norm(x_TD, self.weight, self.eps, from_one=self.from_one, added_ND=y_TD)
-        return super().forward(x_TD, y_TD)
+        return self.in_parts(x_TD, y_TD) if x_TD.is_meta else self.backend.add_norm(self, x_TD, y_TD)
 
 
 class AddLayerNorm(AddNorm, LayerNorm):

@@ -3,10 +3,11 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
+from ridgeline.ops.backend import Backend
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature, Touched
 from ridgeline.ops.formats import WeightFormat
@@ -17,13 +18,14 @@ from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Reach, Space, Work
 
 
-class Kernel(msgspec.Struct, frozen=True, gc=False):
-    """What one sort of kernel does of an op in a step.
+class Launch(msgspec.Struct, frozen=True, gc=False):
+    """The calls of one sort of kernel that an op makes in a step.
 
-    name: its calibration class, from the general to the particular: `attention.decode`. number_format: what it works
-    on. calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for
-    a watch to time. stored: the format that its weights are stored in; empty for the model's own. sharers: query heads
-    that look at the same keys and values.
+    name: the kernel class, from the general to the particular: `attention.decode`. number_format: what it works on.
+    calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for a
+    watch to time. stored: the format that its weights are stored in; empty for the model's own. sharers: query heads
+    that look at the same keys and values. rows: of a product. matrices: what its rows are multiplied with, all stored
+    alike.
     """
 
     name: str
@@ -33,10 +35,8 @@ class Kernel(msgspec.Struct, frozen=True, gc=False):
     part: str = "forward"
     stored: str = ""
     sharers: int = 1
-
-
-Runs = Literal["torch", "native", "card"]
-"""Whose kernels run: torch's or another engine's, ours for the processor, ours for cards."""
+    rows: int = 0
+    matrices: tuple[Matrix, ...] = ()
 
 
 def by_head(kernel: str, head_dim: int) -> str:
@@ -61,13 +61,14 @@ class Op(Stored, ABC):
     milliseconds, and a plan would wait for thousands of them.
 
     kind: what it is called in tables. parts: the methods that its forward calls, where it runs kernels of several
-    classes. fused: whether one kernel of ours does all of it (`fuse`). reads_context: whether its cost depends on
-    `Work.attention`, that is on how long the sequences are.
+    classes. fused: whether its backend does all of it in one call; then forward is the only part. reads_context:
+    whether its cost depends on `Work.attention`, that is on how long the sequences are.
     """
 
     kind: ClassVar[str]
     parts: tuple[str, ...] = ("forward",)
     fused = False
+    _pytorch_parts: tuple[str, ...] = ()
     reads_context: ClassVar[bool] = False
     gathered: int = 1
     """The ranks whose rows, as many as this one's, come together in a call; priced, not run."""
@@ -79,47 +80,25 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """The kernels that such a call of `forward` runs; none for no rows. A kernel that can do all of an op at once
-        has less to move than those that do it in parts: what they move and compute adds up to `cost` or more."""
+    def bound_to(self, backend: Backend) -> None:
+        """Bind the op as `Bound.bound_to` does. It runs in the parts of PyTorch until the backend says otherwise."""
+        super().bound_to(backend)
+        if self._pytorch_parts:
+            self.parts, self._pytorch_parts, self.fused = self._pytorch_parts, (), False
+
+    def run_in(self, parts: tuple[str, ...], *, fused: bool = False) -> None:
+        """Have `forward` launch kernels in these parts, as its backend does. fused: whether it is one call."""
+        self._pytorch_parts = self._pytorch_parts or self.parts
+        self.parts, self.fused = parts, fused
+
+    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+        """Return the kernel calls of such a call of `forward`, as PyTorch makes them; none for no rows.
+
+        A backend states its own from these (`Backend.launches`). A kernel that does all of an op at once has less to
+        move than those that do it in parts: what they move and compute adds up to `cost` or more.
+        """
         rows = work.rows.get(space, 0)
-        return self.kernels_of(rows) if rows else ()
-
-    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """The kernels of such a call where ours (`ops/kernels`) run, as far as they take the op. `kernels` are torch's,
-        or those of an engine that is priced."""
-        rows = work.rows.get(space, 0)
-        return self.native_kernels_of(rows) if rows else ()
-
-    def card_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """The kernels of such a call where ours for cards run, as far as there are any."""
-        rows = work.rows.get(space, 0)
-        return self.card_kernels_of(rows) if rows else ()
-
-    def kernels_by(self, runs: Runs, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """The kernels of such a call by whose they are."""
-        of = {"torch": self.kernels, "native": self.native_kernels, "card": self.card_kernels}
-        return of[runs](work, space)
-
-    @property
-    def runs_natively(self) -> bool:
-        """Whether our kernels compute all of it once it is fused, in a number format that they take."""
-        return False
-
-    @property
-    def fusible(self) -> bool:
-        """Whether there is a kernel of ours that does at once what torch does in parts."""
-        return False
-
-    def fuse(self) -> None:
-        """From now on have that kernel do it, as this machine has it. What it must cost is the same."""
-        if self.fusible:
-            self.fused, self.parts = True, ("forward",)
-
-    def settle_on_card(self) -> None:
-        """From now on run on a card: what a kernel for the processor did at once is done in parts again, unless there
-        is one for cards."""
-        self.fused, self.parts = False, type(self).parts
+        return self.launches_of(rows) if rows else ()
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -130,18 +109,14 @@ class Op(Stored, ABC):
     def cost_of(self, rows: int) -> Cost:
         """What must be done for so many rows, at least 1."""
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """The kernels that run over so many rows. Most ops call one."""
+    def launches_of(self, rows: int) -> tuple[Launch, ...]:
+        """Return the kernel calls over so many rows. Most ops make one."""
+        return (self.whole_launch(rows),)
+
+    def whole_launch(self, rows: int) -> Launch:
+        """Return the call of one kernel that does all of the op over so many rows."""
         stored = stored_name(getattr(self, "stored", None))
-        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored),)
-
-    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As `kernels_of`, where ours run. Where torch's would be one kernel, of the same class, so is ours."""
-        return self.kernels_of(rows)
-
-    def card_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As `kernels_of`, where ours for cards run."""
-        return self.kernels_of(rows)
+        return Launch(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored)
 
     def kernel(self, rows: int) -> str:
         """The sort of kernel that runs over so many rows, from the general to the particular."""
@@ -201,7 +176,7 @@ class Op(Stored, ABC):
 
     @property
     def kept_spec(self) -> Kept | None:
-        """What later steps read of a sequence that this one wrote; None if nothing is kept."""
+        """The form in which it keeps what later steps read of a sequence; None if it keeps nothing."""
         return None
 
     def keep_nothing(self) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import StateSpec
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.nonlinearity import ACTIVATIONS
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 from ridgeline.ops.work import RECURRENT, TOKENS, AttentionSum, Reach, Space, Work
@@ -88,20 +88,16 @@ class Recurrence(Op):
             activation_bytes=sums.queries * self.row_entries * self.dtype.itemsize,
         )
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.kernels: one call for the sequences with a single row, and one for each of the others."""
+    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+        """As Op.launches: one call for the sequences with a single row, and one for each of the others."""
         attention = work.attention[self.reach]
         several = attention.few + attention.many
         classes = (("decode", 1, attention.one), ("prefill", several.sequences, several))
         return tuple(
-            Kernel(f"{self.kind}.{name}", self.number_format, calls, self._cost(sums))
+            Launch(f"{self.kind}.{name}", self.number_format, calls, self._cost(sums))
             for name, calls, sums in classes
             if sums.sequences
         )
-
-    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.native_kernels: torch runs it."""
-        return self.kernels(work, space)
 
     @property
     def number_format(self) -> str:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Op
 
 
@@ -123,7 +122,6 @@ class RotaryTable(Op):
     """cos and sin of the positions of a step, once for all layers."""
 
     kind = "elementwise"
-    runs_natively = True
     frequencies: Tensor
 
     def __init__(self, rope: Rope) -> None:
@@ -136,10 +134,11 @@ class RotaryTable(Op):
         if positions_T.is_meta:
             angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
             return angle_T1H, angle_T1H
-        frequencies = self.frequencies
-        if positions_T.is_cpu and (kernels := native(frequencies[None])):
-            return kernels.angles(positions_T, frequencies, self.rope.magnitude)
-        angles = positions_T[:, None, None].float() * frequencies.to(positions_T.device)
+        return self.backend.angles(self, positions_T)
+
+    def computed(self, positions_T: Tensor) -> Angles:
+        """As `forward`, in PyTorch."""
+        angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
     def cost_of(self, rows: int) -> Cost:

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.kernels import native
-from ridgeline.ops.kernels.experts import Picking, route
 from ridgeline.ops.linear import Linear, product_kernel
 from ridgeline.ops.matrix import AdaptedMatrix, MatrixSpec, PlainMatrix
 from ridgeline.ops.stored import Share, weight
@@ -64,14 +62,6 @@ class RoutingRule:
         """Whether the highest logits are picked (Llama 4): the sigmoid of all large ones is 1."""
         return self.scores == "sigmoid" and not self.corrected and self.groups == self.top_groups
 
-    @property
-    def picking(self) -> Picking:
-        """The rule as our kernels take it."""
-        best = 1 if self.group_score == "best" else 2
-        return Picking(
-            self.active, self.scores == "sigmoid", self.renormalise, self.scale, self.groups, self.top_groups, best
-        )
-
     def _within_groups(self, scores_TE: Tensor) -> Tensor:
         """The scores, those of experts outside the best groups lowest."""
         scores_TGE = scores_TE.view(len(scores_TE), self.groups, -1)
@@ -102,12 +92,7 @@ class Router(Linear):
         if x_TI.is_meta:
             shape = len(x_TI), self.rule.active
             return x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
-        kernels = None if self.rule.by_logits else native(x_TI)
-        if kernels and self.matrix.alone and (operands := self.matrix.operands):
-            logits = torch.float32 if self.rule.wide else x_TI.dtype
-            rows_TI = x_TI.to(self.matrix.spec.dtype)
-            return route(kernels, rows_TI, operands, logits, self.rule.picking, self.e_score_correction_bias)
-        return self.rule.route(self.logits(x_TI), self.e_score_correction_bias)
+        return self.backend.route(self, x_TI)
 
     def logits(self, x_TI: Tensor) -> Tensor:
         """[rows, experts]."""
@@ -127,11 +112,6 @@ class Router(Linear):
         with torch.device("meta"):
             self.matrix = PlainMatrix(replace(self.matrix.spec, dtype=torch.float32))
         self.matrix.unnamed = True
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: our kernels pick by scores."""
-        return super().runs_natively and not self.rule.by_logits
 
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares."""
@@ -166,11 +146,6 @@ class SharedGate(Linear):
         if x_TI.is_meta:
             return y_TD.new_empty(y_TD.shape)
         return y_TD * super().forward(x_TI).sigmoid()
-
-    @property
-    def runs_natively(self) -> bool:
-        """As Op.runs_natively: torch weighs."""
-        return False
 
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with what it weighs in and out."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ridgeline.ops.backend import Bound
 from ridgeline.ops.formats import WeightFormat
 
 
@@ -19,7 +20,7 @@ class Share:
     nbytes: float
 
 
-class Stored(nn.Module):
+class Stored(Bound):
     """A module with parameters of its own.
 
     A checkpoint's name of a tensor is the path of the module and the tensor's own name, without the modules on the way

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from ridgeline.backends import priced_backend
+from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.features import Switch, Touched
-from ridgeline.ops.op import Kernel, Runs
+from ridgeline.ops.op import Launch
 from ridgeline.ops.work import AttentionSum, AttentionWork, Work
 from ridgeline.page.lines import EXACT, Line, Values, straight, trimmed, whole
 from ridgeline.roofline.priced import PricedOp
@@ -23,7 +25,7 @@ ROWS = "rows"
 _MOST_ROWS = 1 << 17
 _MANY = 64  # times as many rows as it takes for each to be alone: (1 - 1/n)^(64 n) rounds to nothing beside 1
 _TRIALS = 3  # random works at which an op is asked again
-_RUNS: tuple[Runs, ...] = ("torch", "native")
+_BACKENDS = (REFERENCE, priced_backend("cpu"))
 _CANDIDATES = 400  # random sums among which each case is looked for
 
 Point = tuple[int, ...]
@@ -109,7 +111,7 @@ class Asker:
     def said(self, asked: Asked) -> Said:
         """What it says of a step."""
         work = self._work(asked)
-        kernels = (_by_key(self.priced.kernels(work, runs)) for runs in _RUNS)
+        kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
         return Said(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
@@ -211,7 +213,7 @@ class Asker:
 
     def _names(self, rows: int) -> Sequence[str]:
         work = self._work({ROWS: (rows,)})
-        return [kernel.name for runs in _RUNS for kernel in self.priced.kernels(work, runs)]
+        return [kernel.name for backend in _BACKENDS for kernel in self.priced.launches(work, backend)]
 
     def _work(self, asked: Asked) -> Work:
         if self.reach is None:
@@ -235,7 +237,7 @@ def _figures(cost: Cost, calls: float = 1.0) -> Values:
     return {name: float(value) for name, value in figures.items() if value}
 
 
-def _by_key(kernels: Sequence[Kernel]) -> dict[Key, Values]:
+def _by_key(kernels: Sequence[Launch]) -> dict[Key, Values]:
     found: dict[Key, Values] = {}
     for kernel in kernels:
         alike = (kernel.name, kernel.number_format, kernel.stored, kernel.sharers)

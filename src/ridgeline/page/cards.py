@@ -75,7 +75,7 @@ def _card(
         "engine": usual_engine(card).name,
         "calibrated": card.calibrated,
         "basis": card.basis,
-        "kernels_of": card.kernels_of,
+        "kernels_of": card.measured_on,
         "native": card.native,
         "sources": dict(card.sources),
         "trust": _trust(card),

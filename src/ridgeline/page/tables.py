@@ -9,15 +9,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline.backends.cpu.replay import recorded_bytes, records
 from ridgeline.checkpoint.source import Source
 from ridgeline.models import family_of
 from ridgeline.models.bill import bill, layers_of
 from ridgeline.models.model import Model
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.kv import KVGroup, deal_layers
+from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.work import Reach
 from ridgeline.page.op_table import Pool, op_table
 from ridgeline.roofline.cards import KINDS, load_card
@@ -94,7 +95,7 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
         "devices": price.devices,
         "ranks": case.ranks,
         "native": model.storage.dtype in DTYPES,
-        "recorded": MAX_RECORDED_ROWS if model.runs_natively and price.devices == 1 else 0,
+        "recorded": MAX_RECORDED_ROWS if records(model) and price.devices == 1 else 0,
         "context": model.context,
         "vocabulary": model.vocabulary,
         "encoder": _encoder(model),
@@ -146,7 +147,7 @@ def _memory(case: Case) -> Mapping[str, Any]:
         "weights": case.price.weight_bytes,
         "parts": [dataclasses.asdict(row) for row in weights_table(case)],
         "logit_row": sampler_peak(case.price, 1, 1),
-        "recorded": model.recorded_bytes(),
+        "recorded": recorded_bytes(model),
         "token": sum(spec.bytes_per_token for spec in model.kv_specs),
         "state": layout.state_bytes,
         "page_size": page_size,

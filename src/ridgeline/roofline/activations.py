@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ridgeline.ops.kernels.recording import CAPTURED_BATCHES, captured_shape
+from ridgeline.backends.cuda.buckets import CAPTURED_BATCHES, captured_shape
 from ridgeline.ops.work import LOGITS, Segment, Work
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.priced import PricedOp
@@ -42,8 +42,8 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, enc
 
 
 def captured_peak(price: Price, largest: int, tokens: int) -> float:
-    """The same of the largest step that a card captures, which runs as many rows as its bucket has. largest: rows of
-    one with prompts (`Model.captured_rows`). tokens: that a step may have."""
+    """Return the peak of the largest step that a GPU captures, which runs as many rows as its bucket has. largest: the
+    most rows of a step with prompts (`most_captured_rows`). tokens: the most that a step may have."""
     most = CAPTURED_BATCHES[-1]
     prompts = captured_shape(min(tokens, largest), 0, 0, largest, verifies=False)
     return activation_peak(price, most if prompts is None else max(most, prompts.rows), most)
@@ -51,7 +51,7 @@ def captured_peak(price: Price, largest: int, tokens: int) -> float:
 
 def _widest(ops: Iterable[PricedOp], work: Work) -> tuple[float, float]:
     """The most activations of a kernel of these ops, and of one that adds to the residual stream."""
-    kernels = [kernel for priced in ops for kernel in priced.kernels(work)]
+    kernels = [launch for priced in ops for launch in priced.launches(work)]
     widest = max((k.cost.activation_bytes for k in kernels), default=0.0)
     sums = (k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
     return widest, max(sums, default=0.0)

@@ -111,7 +111,7 @@ def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Devic
         price=price,
         efficiency=_efficiency(kernels.table, card, kind),
         basis=kernels.basis,
-        kernels_of=kernels.of,
+        measured_on=kernels.of,
         sources=sources,
     )
 

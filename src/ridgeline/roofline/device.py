@@ -137,8 +137,8 @@ class Device:
     this very machine; disturbed: how many times longer things took on average while it was calibrated, for what else
     was at work on it, of which efficiency and host know nothing; None where nobody has looked. sources: of every
     figure, by its field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated;
-    kernels_of: the card that they were measured on, if they were. native: whether it is a processor that runs our
-    kernels (`ops/kernels`), so that the classes are theirs; else they are torch's, or those of the engine that drives
+    measured_on: the card that they were measured on, if they were. native: whether it is a processor that runs our
+    kernels (`backends/`), so that the classes are theirs; else they are torch's, or those of the engine that drives
     the card.
     """
 
@@ -162,7 +162,7 @@ class Device:
     calibrated: bool = False
     disturbed: Pace | None = None
     basis: Basis = "file"
-    kernels_of: str = ""
+    measured_on: str = ""
     native: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -11,14 +11,16 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ridgeline.backends import priced_backend, priced_backends
 from ridgeline.models.network import Network
+from ridgeline.ops.backend import Backend, ReplayShape
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, CapturedShape, captured_shape
-from ridgeline.ops.op import Op, Runs
-from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Space, Work
+from ridgeline.ops.matrix.operands import DTYPES
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import LOGITS, TOKENS, Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.kept import keep
+from ridgeline.roofline.other_engine import OTHER_ENGINE
 from ridgeline.roofline.priced import PricedOp, PricedRow
 from ridgeline.roofline.standing import StandingOps
 from ridgeline.roofline.time import beside_card, floor_seconds, host_seconds, op_seconds
@@ -77,8 +79,10 @@ class Price:
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
-        self._taken, self._records = model.storage.dtype in DTYPES, model.runs_natively and devices == 1
-        self._captures, self._captured_rows = model.captures and devices == 1, model.captured_rows
+        self._taken = model.storage.dtype in DTYPES
+        self._replayed = {
+            backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
+        }
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
         self.repacked_bytes = model.repacked_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
@@ -110,34 +114,20 @@ class Price:
         """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
         return self.weight_bytes + (self.repacked_bytes if device.native else 0.0)
 
-    def runs_on(self, device: Device) -> Runs:
-        """Whose kernels run the model on the device: ours where there are any, as far as they take its ops."""
-        if not (device.native and self._taken):
-            return "torch"
-        return "card" if device.kind == "gpu" else "native"
+    def backend_on(self, device: Device) -> Backend:
+        """Return the backend whose kernels run the model on the device: ours if it has one that takes the model's
+        dtype, else another engine's."""
+        return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
 
     def recorded(self, device: Device, work: Work) -> bool:
-        """Whether such a step is recorded there: a decode step of few rows, guesses among them, of our kernels alone,
-        which are not all of it where an adapter is asked. On a card: whether it is captured, whosever kernels they
-        are."""
-        if device.native and device.kind == "gpu":
-            return self._captured_as(work) is not None
-        few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
-        return device.native and self._records and few
+        """Return whether such a step is recorded once on the device and replayed."""
+        return self._replayed_as(device, work) is not None
 
-    def _captured_as(self, work: Work) -> CapturedShape | None:
-        """The bucket of such a step on a card, where it is captured."""
-        if not (self._taken and self._captures) or work.adapted or work.rows.get(ENCODER):
-            return None
-        sizes = work.tokens, work.logit_rows, work.sequences
-        return captured_shape(*sizes, self._captured_rows, verifies=work.verifies)
-
-    def _as_run(self, device: Device, work: Work, *, recorded: bool) -> Work:
-        """The work of what a step runs: of one that is captured rows of nothing are a part."""
-        shape = self._captured_as(work) if recorded and device.kind == "gpu" else None
-        if shape is None:
-            return work
-        return replace(work, rows={**work.rows, TOKENS: shape.rows, LOGITS: shape.logits})
+    def _replayed_as(self, device: Device, work: Work) -> ReplayShape | None:
+        """Return the size as which such a step is replayed, with the rows of nothing that fill its bucket; None for a
+        step that is not replayed."""
+        steps = self._replayed[priced_backend(device.kind).name] if device.native else None
+        return None if steps is None else steps.shape_of(work)
 
     def step(self, work: Work) -> Cost:
         """What a step of `work` must cost."""
@@ -154,13 +144,14 @@ class Price:
             cost = priced.cost(work)
             total += cost * priced.count
             reading.append((index, priced, cost))
-        working_set, runs, recorded = total.memory_bytes, self.runs_on(device), self.recorded(device, work)
-        ran = self._as_run(device, work, recorded=recorded)
+        working_set, backend, shape = total.memory_bytes, self.backend_on(device), self._replayed_as(device, work)
+        recorded = shape is not None
+        ran = work if shape is None else replace(work, rows={**work.rows, TOKENS: shape.rows, LOGITS: shape.logits})
         standing = self._times_of(device, work, ran, working_set, recorded=recorded)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
         for index, priced, cost in reading:
-            kernels = priced.kernels(work, runs)
-            time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
+            launches = priced.launches(work, backend)
+            time = op_seconds(cost, launches, device, working_set, self.devices, recorded=recorded)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
@@ -185,8 +176,8 @@ class Price:
         key = (id(device), device.bandwidth_of(working_set), work.shape, ran.shape, recorded)
         found = self._times.get(key)
         if found is None:
-            runs = self.runs_on(device)
-            rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, runs, recorded=recorded))
+            backend = self.backend_on(device)
+            rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, backend, recorded=recorded))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
             found = keep(self._times, key, _StandingTime(device, bound, expected, rows))

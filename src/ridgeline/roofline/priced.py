@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Kernel, Op, Runs
+from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.time import OpTime
 
@@ -21,9 +22,9 @@ class PricedOp:
         """Of one call."""
         return self.op.cost(work, self.space)
 
-    def kernels(self, work: Work, runs: Runs = "torch") -> tuple[Kernel, ...]:
-        """Of one call. runs: whose."""
-        return self.op.kernels_by(runs, work, self.space)
+    def launches(self, work: Work, backend: Backend = REFERENCE) -> tuple[Launch, ...]:
+        """Return the kernel calls of one call, as a backend makes them."""
+        return backend.launches(self.op, work, self.space)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ A step of prompts and decodes has ever new pairs of rows of its spaces, but not 
 
 from collections.abc import Sequence
 
+from ridgeline.ops.backend import Backend
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Kernel, Runs
+from ridgeline.ops.op import Launch
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.kept import keep
@@ -24,7 +25,7 @@ class StandingOps:
         """devices: over how many cards the model is divided."""
         self._ops, self._space, self._devices = tuple(ops), ops[0].space, devices
         self._costs: dict[_Rows, tuple[Cost, ...]] = {}
-        self._kernels: dict[tuple[_Rows, Runs], tuple[tuple[Kernel, ...], ...]] = {}
+        self._launches: dict[tuple[_Rows, str], tuple[tuple[Launch, ...], ...]] = {}
         # The device is held so that no other one can come by its id.
         self._rows: dict[tuple[int, float, _Rows, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
 
@@ -38,29 +39,29 @@ class StandingOps:
         return found
 
     def rows_on(
-        self, device: Device, work: Work, ran: Work, working_set: float, runs: Runs, *, recorded: bool
+        self, device: Device, work: Work, ran: Work, working_set: float, backend: Backend, *, recorded: bool
     ) -> tuple[PricedRow, ...]:
-        """Cost and seconds of one call of each. ran: what the kernels run, which may be more. working_set: bytes that
-        the step goes over. runs: whose kernels. recorded: whether the step is."""
+        """Return cost and seconds of one call of each op. ran: what the kernels run, which may be more. working_set:
+        bytes that the step goes over. backend: the one whose kernels run. recorded: whether the step is replayed."""
         key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), self._rows_of(ran), recorded)
         found = self._rows.get(key)
         if found is None:
 
-            def row(priced: PricedOp, cost: Cost, kernels: tuple[Kernel, ...]) -> PricedRow:
-                time = op_seconds(cost, kernels, device, working_set, self._devices, recorded=recorded)
+            def row(priced: PricedOp, cost: Cost, launches: tuple[Launch, ...]) -> PricedRow:
+                time = op_seconds(cost, launches, device, working_set, self._devices, recorded=recorded)
                 return PricedRow(priced, cost, time)
 
-            rows = tuple(map(row, self._ops, self.costs(work), self._kernels_of(ran, runs)))
+            rows = tuple(map(row, self._ops, self.costs(work), self._launches_of(ran, backend)))
             found = keep(self._rows, key, (device, rows))
         return found[1]
 
-    def _kernels_of(self, work: Work, runs: Runs) -> tuple[tuple[Kernel, ...], ...]:
+    def _launches_of(self, work: Work, backend: Backend) -> tuple[tuple[Launch, ...], ...]:
         """The same on all devices, of which a plan compares dozens."""
-        key = (self._rows_of(work), runs)
-        found = self._kernels.get(key)
+        key = (self._rows_of(work), backend.name)
+        found = self._launches.get(key)
         if found is None:
             blind = _blind(work)
-            found = keep(self._kernels, key, tuple(priced.kernels(blind, runs) for priced in self._ops))
+            found = keep(self._launches, key, tuple(priced.launches(blind, backend) for priced in self._ops))
         return found
 
     def _rows_of(self, work: Work) -> _Rows:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Kernel
+from ridgeline.ops.op import Launch
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 
@@ -67,7 +67,7 @@ def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
 
 def op_seconds(
     cost: Cost,
-    kernels: Sequence[Kernel],
+    launches: Sequence[Launch],
     device: Device,
     working_set: float,
     devices: int = 1,
@@ -80,7 +80,7 @@ def op_seconds(
         return OpTime(*communication_seconds(cost, device, devices), "communication")
     compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
     expected = 0.0
-    for kernel in kernels:
+    for kernel in launches:
         e = device.efficiency_of(kernel.name, kernel.number_format)
         arithmetic, traffic = compute, memory
         if kernel.cost is not cost:
@@ -92,7 +92,7 @@ def op_seconds(
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 
-def _rereading_seconds(kernel: Kernel, device: Device) -> float:
+def _rereading_seconds(kernel: Launch, device: Device) -> float:
     """Of a decode attention that has a block for each query head: those that share keys and values run side by side, so
     that the first of them fetches what the others read from the largest cache."""
     if not device.rereads or kernel.sharers == 1 or not kernel.name.startswith("attention.decode"):
@@ -101,7 +101,7 @@ def _rereading_seconds(kernel: Kernel, device: Device) -> float:
     return (kernel.sharers - 1) * kernel.cost.kv_read_bytes / near
 
 
-def _copying_seconds(kernel: Kernel, device: Device) -> float:
+def _copying_seconds(kernel: Launch, device: Device) -> float:
     """Of the kernels that bring a prompt's rows into the layout that its attention wants, and its results back."""
     copies = device.copies
     if copies is None or not kernel.name.startswith("attention.prefill"):

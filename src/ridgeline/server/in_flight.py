@@ -1,4 +1,4 @@
-"""InFlightRequest: a prompt that the server has the engine complete, while it is there."""
+"""InFlightRequest: a prompt while it is in the server, and the HTTP request that it came with."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Generation:
         return sum(len(spec.prompt) for spec in self.specs)
 
     def index(self, prompt: int, choice: int) -> int:
-        """The place in the response of a choice of a prompt."""
+        """Return the place of a prompt's choice in the response."""
         return prompt * self.params.n + choice
 
 
@@ -58,8 +58,8 @@ class InFlightRequest:
     place: the prompt's in the generation. id: what the client sees (`chatcmpl-...`). spec: the request for the prompt.
     request: the engine's number, once it has one. begun: whether its first step runs or has run. cached: positions of
     its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
-    choice ended. progress: told how many of its prompt's positions were computed before a step, and are after it. fail:
-    ends it with an error.
+    choice ended. progress: hears how many of its prompt's positions were computed before a step, and how many are after
+    it. fail: ends it with an error.
     """
 
     generation: Generation

@@ -49,13 +49,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """An op of the model: where it is, what it is, and its entry in each step (by the step's name)."""
+    """An op of the model: where it is, what it is, and its entry in each step (by the step's name).
+
+    backend: the name of the backend that leaves at least a part of the op to PyTorch; empty if none does.
+    """
 
     path: str
     kind: str
     detail: str
     layer: int | None
     entries: Mapping[str, Entry]
+    backend: str = ""
 
     @property
     def group(self) -> str:

@@ -4,12 +4,12 @@ Each hooked run is taken apart completely: making the batch, every op, every gap
 op, sampling. From an op the interval that hooks time around nothing is subtracted, from a gap what else they cost, so
 that ops and overheads add up to the step as it would be without hooks. The runs without hooks say how well that holds.
 
-A step that the engine records (engine/decoding.py) runs no op that could be hooked: its calls are made again one by
-one, with a look at the clock between them.
+A step that the engine replays call by call (backends/cpu/graphs.py) runs no op that could be hooked: there is a look at
+the clock between the calls.
 
 What an engine does not step (a denoiser, an autoencoder) is measured the same way: `measure`.
 
-Runs in which the kernel took the processor away (it counts them) are left out, as long as enough others remain.
+A run in which the kernel took the processor away (it counts them) is left out, as long as enough others remain.
 """
 
 import dataclasses
@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ridgeline.engine.capturing import CapturingRunner
-from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
@@ -150,10 +148,9 @@ def _on_card(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
         return runner.step_logits(plan)
 
     def follow(logits_RV: Tensor) -> None:
-        _check(runner.sample(logits_RV, rows), wanted)
+        _check(runner.sampler.sample(logits_RV, rows), wanted)
 
-    captured = isinstance(runner, CapturingRunner) and runner.capture(plan) is not None
-    step = CardStep(ops, result, follow, captured)
+    step = CardStep(ops, result, follow, recorded=runner.graph(plan) is not None)
     return measure_on_card(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
 
 
@@ -194,15 +191,14 @@ def _hooked(tracer: Tracer, once: Callable[[], _Run], ops: int) -> _Run:
 
 
 def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
-    """Of each op of a step that is recorded, which of the recording's calls are its own; None where it is not."""
+    """Return which calls of a step are whose op's, if it is replayed call by call; None if it is not."""
     runner = to.runner
-    if not isinstance(runner, DecodingRunner) or (recording := runner.recording(plan)) is None:
+    if not runner.graphs.by_call or (graph := runner.graph(plan)) is None:
         return None
-    assert runner.native is not None, "what records has kernels"
-    with to.tracer.spans(runner.native.library) as spans:
+    with to.tracer.spans(runner.backend) as spans:
         runner.forward(plan)
     assert len(spans) == ops
-    assert spans[-1][1] == len(recording.calls), "a recording makes the calls of a forward"
+    assert spans[-1][1] == len(graph.calls), "a replay makes the calls of a forward"
     return spans
 
 
@@ -212,7 +208,7 @@ def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Toke
     begin = clock()
     logits_RV = runner.step_logits(plan)
     logits = clock()
-    tokens = runner.sample(logits_RV, rows)
+    tokens = runner.sampler.sample(logits_RV, rows)
     end = clock()
     _check(tokens, wanted)
     return _Run(begin, logits, end, interruptions() == interrupted)
@@ -221,13 +217,12 @@ def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Toke
 def _run_recorded(
     runner: Runner, spans: Sequence[Span], plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock
 ) -> _Run:
-    assert isinstance(runner, DecodingRunner)
     interrupted = interruptions()
     begin = clock()
-    recording = runner.recording(plan)
-    assert recording is not None, "what was recorded stays so"
-    moments = recording.moments(clock)
-    tokens = runner.sample(recording.result, rows)
+    graph = runner.graph(plan)
+    assert graph is not None, "a step that was replayed is replayed again"
+    moments = graph.moments(clock)
+    tokens = runner.sampler.sample(graph.result, rows)
     end = clock()
     _check(tokens, wanted)
     calm = interruptions() == interrupted

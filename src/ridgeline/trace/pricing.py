@@ -81,6 +81,7 @@ def price_steps(
             call.op.extra_repr(),
             layer(call.path),
             {n: p.entry(place) for n, p in priced.items()},
+            "" if call.op.backend.covers(call.op) else call.op.backend.name,
         )
         for place, call in zip(next(iter(priced.values())).ran, first.calls, strict=True)
     ]

@@ -191,7 +191,7 @@ def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
     except Exception as error:
         raise ValueError(f"the request failed: {type(error).__name__}: {error}") from error
     with watch.note("sample"):
-        sampled = runner.sample(logits_RV, engine.rows(plan))
+        sampled = runner.sampler.sample(logits_RV, engine.rows(plan))
     events = engine.accept(plan, sampled)
     with watch.note("detokenise"):
         told, stops = texts.transcript.take(events)

@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from ridgeline.calibrate.card_timer import Pair
 from ridgeline.models.network import Network, listening
-from ridgeline.ops.kernels import Library
-from ridgeline.ops.kernels.library import Call as KernelCall
+from ridgeline.ops.backend import Backend
 from ridgeline.ops.kernels.recording import Recording
 from ridgeline.ops.op import Op
 from ridgeline.trace.ledger import Shape
@@ -76,18 +75,19 @@ class Tracer:
             yield calls
 
     @contextmanager
-    def spans(self, kernels: Library) -> Iterator[list[Span]]:
-        """While it lasts, of every op that runs which calls of our kernels are its own is added to the list."""
-        calls: list[KernelCall] = []
+    def spans(self, backend: Backend) -> Iterator[list[Span]]:
+        """Give a list that gets the span of each op that runs meanwhile, among the kernel calls of a backend that can
+        be replayed."""
+        calls: list[Any] = []
         begun: list[int] = []
         spans: list[Span] = []
         handles = [op.register_forward_pre_hook(lambda *_: begun.append(len(calls))) for _, op in self.ops]
         handles += [op.register_forward_hook(lambda *_: spans.append((begun.pop(), len(calls)))) for _, op in self.ops]
-        kernels.recording = calls
+        backend.noted = calls
         try:
             yield spans
         finally:
-            kernels.recording = None
+            backend.noted = None
             for handle in handles:
                 handle.remove()
 

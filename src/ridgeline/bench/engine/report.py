@@ -10,7 +10,7 @@ from ridgeline.bench.engine.row import DECODE, OUTPUT, PREFILL, Median, Row
 from ridgeline.document.numbers import percent, say, three
 from ridgeline.document.page import Block, Bullets, Document, Table, columns
 from ridgeline.document.page import Row as Line
-from ridgeline.ops.kernels import in_use
+from ridgeline.ops.kernels.library import in_use
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 

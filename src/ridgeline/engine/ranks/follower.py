@@ -9,7 +9,7 @@ from ridgeline.ops.batch import Batch
 
 
 class Following:
-    """A runner of a later part of a model, as LeadingRunner has it run."""
+    """A runner of a later part of a model, which does what the first rank orders."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

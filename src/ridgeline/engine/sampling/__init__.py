@@ -1,6 +1,6 @@
 """From logits to tokens; the order in which things happen is listed in sampler.py."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ridgeline.engine.sampling.row import (
     HiddenStates,
@@ -14,7 +14,10 @@ from ridgeline.engine.sampling.row import (
 )
 
 if TYPE_CHECKING:
-    from ridgeline.engine.sampling.sampler import sample, score
+    import torch
+
+    from ridgeline.engine.sampling.sampler import Sampler
+    from ridgeline.ops.backend import Backend
 
 __all__ = [
     "HiddenStates",
@@ -25,15 +28,18 @@ __all__ = [
     "SampleRow",
     "Sampled",
     "Scored",
-    "sample",
-    "score",
+    "sampler_of",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The sampler when it is first asked for: it needs torch, and the engine's bookkeeping does not (PEP 562)."""
-    if name not in ("sample", "score"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ridgeline.engine.sampling import sampler
+def sampler_of(backend: "Backend", device: "torch.device") -> "Sampler":
+    """Return the sampler of logits that a backend computes on a device."""
+    # The samplers need torch, which the engine's bookkeeping does without.
+    from ridgeline.engine.sampling.in_numpy import NumpySampler
+    from ridgeline.engine.sampling.native import NativeSampler
+    from ridgeline.engine.sampling.on_device import DeviceSampler
 
-    return getattr(sampler, name)
+    if device.type != "cpu":
+        return DeviceSampler(backend)
+    kernel = backend.sampling_kernel
+    return NumpySampler() if kernel is None else NativeSampler(kernel)

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ridgeline.backends.staging import staged
 from ridgeline.engine.sampling.candidates import IdsC
 from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
 from ridgeline.engine.sampling.row import SampleRow
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.ops.staging import staged
 
 MAX_LOGITS = 1 << 23
 """Logits that a group may hold. It bounds what the steps keep beside them: with a sort, some 60 bytes for each."""

@@ -1,4 +1,4 @@
-"""The sampler in numpy, one row at a time: the reference of our kernels, and what runs where there are none.
+"""The sampler in numpy: the reference of the other two, and what runs on the CPU where there is no kernel for it.
 
 Why a row at a time: a row of 152k floats stays in a core's L2 cache through its passes, where a batch would stream from
 memory for each; no reduction runs across rows or is split among threads, so that a row's token cannot depend on its
@@ -12,11 +12,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
 from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
 from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
 from ridgeline.engine.sampling.uniform import uniform
 
@@ -31,34 +33,34 @@ class _Scratch:
         self.weights_V = np.empty(vocab_size, np.float32)
 
 
-def score_in_numpy(
-    logits_RV: FloatsC, tokens: Sequence[int], alternatives: Sequence[int]
-) -> list[PromptLogprob | RowFailure]:
-    """As `score`."""
-    scores: list[PromptLogprob | RowFailure] = []
-    spare_V = np.empty(logits_RV.shape[1], np.float32)
-    for logits_V, token, count in zip(logits_RV, tokens, alternatives, strict=True):
-        top = float(logits_V.max())  # NaN if there is one
-        if math.isfinite(top):
-            scores.append(PromptLogprob(token, *log_softmax_report(logits_V, token, count, spare_V)))
+class NumpySampler(Sampler):
+    """The sampler in numpy, one row at a time."""
+
+    def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        if all(row.params.greedy for row in rows):
+            point_R = np.zeros(len(rows))
         else:
-            scores.append(RowFailure.of(top, RAW))
-    return scores
+            point_R = uniform([row.seed for row in rows], [row.position for row in rows], [row.choice for row in rows])
+        scratch = _Scratch(logits_RV.shape[1])
+        # A tiny temperature or penalty may take unlikely logits to -inf, which is what they should be.
+        with np.errstate(over="ignore"):
+            return [
+                _sample_row(logits_V, row, float(point), scratch)
+                for logits_V, row, point in zip(logits_RV.numpy(), rows, point_R, strict=True)
+            ]
 
-
-def sample_in_numpy(logits_RV: FloatsC, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-    """As `sample`."""
-    if all(row.params.greedy for row in rows):
-        point_R = np.zeros(len(rows))
-    else:
-        point_R = uniform([row.seed for row in rows], [row.position for row in rows], [row.choice for row in rows])
-    scratch = _Scratch(logits_RV.shape[1])
-    # A tiny temperature or penalty may take unlikely logits to -inf, which is what they should be.
-    with np.errstate(over="ignore"):
-        return [
-            _sample_row(logits_V, row, float(point), scratch)
-            for logits_V, row, point in zip(logits_RV, rows, point_R, strict=True)
-        ]
+    def _score(
+        self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+    ) -> list[PromptLogprob | RowFailure]:
+        scores: list[PromptLogprob | RowFailure] = []
+        spare_V = np.empty(logits_RV.shape[1], np.float32)
+        for logits_V, token, count in zip(logits_RV.numpy(), tokens, alternatives, strict=True):
+            top = float(logits_V.max())  # NaN if there is one
+            if math.isfinite(top):
+                scores.append(PromptLogprob(token, *log_softmax_report(logits_V, token, count, spare_V)))
+            else:
+                scores.append(RowFailure.of(top, RAW))
+        return scores
 
 
 def _sample_row(logits_V: FloatsC, row: SampleRow, point: float, scratch: _Scratch) -> Sampled | RowFailure:

@@ -1,6 +1,6 @@
-"""The sampler on our kernels (native/sample.h): the steps that sampler.py lists, a row an item of the threads' pool.
+"""The sampler on a kernel of the C++ library (native/sample.h), in which a row is an item of the threads' pool.
 
-What a row asks for goes to them as a structure a row; tokens, the largest logits and reports come back in it. A token
+What a row asks for goes to it as a structure a row; tokens, the largest logits and reports come back in it. A token
 may differ from numpy's where the number that it is drawn with, or a cut, lies within rounding of a boundary.
 
 Legend: R rows, V vocabulary, K alternatives.
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ridgeline.engine.sampling.candidates import FloatsC
 from ridgeline.engine.sampling.logits import Report, must_continue, needs_adjusting
 from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
-from ridgeline.ops.kernels import Library
+from ridgeline.engine.sampling.sampler import Sampler
+from ridgeline.ops.backend import SamplingKernel
 
 _REPORT = np.dtype([("own", "f8"), ("count", "i8"), ("ids", "u8"), ("shares", "u8")])
 _SETTINGS = np.dtype(
@@ -43,35 +45,38 @@ _SAMPLING = np.dtype(
 _64_BITS = 0xFFFFFFFFFFFFFFFF
 
 
-def sample_natively(kernels: Library, logits_RV: FloatsC, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-    """As `sample`, for rows of logits without gaps."""
-    samplings = _Samplings(logits_RV)
-    samplings.own["token"] = -1
-    samplings.own["settings"] = [_settings(row) for row in rows]
-    for index, row in enumerate(rows):
-        if needs_adjusting(row):
-            samplings.change(index, row)
-    samplings.run(kernels)
-    found = zip(rows, *(samplings.own[field].tolist() for field in ("token", "raw_top", "top")), strict=True)
-    return [
-        _failure(raw_top, top)
-        or (Sampled(token) if row.params.logprobs is None else _reported(token, samplings.reports(index)))
-        for index, (row, token, raw_top, top) in enumerate(found)
-    ]
+class NativeSampler(Sampler):
+    """The sampler on a kernel for logits in this machine's memory."""
 
+    def __init__(self, kernel: SamplingKernel) -> None:
+        self._kernel = kernel
 
-def score_natively(
-    kernels: Library, logits_RV: FloatsC, tokens: Sequence[int], alternatives: Sequence[int]
-) -> list[PromptLogprob | RowFailure]:
-    """As `score`, for rows of logits without gaps."""
-    samplings = _Samplings(logits_RV)
-    samplings.own["token"] = samplings.known(np.array(tokens, np.int64))
-    samplings.own["settings"]["alternatives"] = alternatives
-    samplings.run(kernels)
-    return [
-        _failure(top, top) or PromptLogprob(token, *samplings.reports(index)[0])
-        for index, (token, top) in enumerate(zip(tokens, samplings.own["raw_top"].tolist(), strict=True))
-    ]
+    def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        samplings = _Samplings(logits_RV.numpy())
+        samplings.own["token"] = -1
+        samplings.own["settings"] = [_settings(row) for row in rows]
+        for index, row in enumerate(rows):
+            if needs_adjusting(row):
+                samplings.change(index, row)
+        samplings.run(self._kernel)
+        found = zip(rows, *(samplings.own[field].tolist() for field in ("token", "raw_top", "top")), strict=True)
+        return [
+            _failure(raw_top, top)
+            or (Sampled(token) if row.params.logprobs is None else _reported(token, samplings.reports(index)))
+            for index, (row, token, raw_top, top) in enumerate(found)
+        ]
+
+    def _score(
+        self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+    ) -> list[PromptLogprob | RowFailure]:
+        samplings = _Samplings(logits_RV.numpy())
+        samplings.own["token"] = samplings.known(np.array(tokens, np.int64))
+        samplings.own["settings"]["alternatives"] = alternatives
+        samplings.run(self._kernel)
+        return [
+            _failure(top, top) or PromptLogprob(token, *samplings.reports(index)[0])
+            for index, (token, top) in enumerate(zip(tokens, samplings.own["raw_top"].tolist(), strict=True))
+        ]
 
 
 def _settings(row: SampleRow) -> tuple[float, float, float, int, int, int, int, int]:
@@ -128,12 +133,12 @@ class _Samplings:
             own["repetition"], own["frequency"] = params.repetition_penalty, params.frequency_penalty
             own["presence"] = params.presence_penalty
 
-    def run(self, kernels: Library) -> None:
+    def run(self, kernel: SamplingKernel) -> None:
         """Have tokens chosen and reports filled."""
         most = int(self.own["settings"]["alternatives"].max(initial=-1))
         if most >= 0:
             self._reports = {name: self._room_for_reports(name, most) for name in ("raw", "processed")}
-        kernels.sample(self.own.ctypes.data, *self._logits_RV.shape)
+        kernel(self.own.ctypes.data, *self._logits_RV.shape)
 
     def reports(self, index: int) -> tuple[Report, Report]:
         """A row's reports, of the raw and of the processed distribution."""

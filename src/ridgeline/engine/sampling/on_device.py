@@ -1,4 +1,4 @@
-"""The sampler on a device: the steps that sampler.py lists, in that order, for many rows at once where the logits are.
+"""The sampler on a device: many rows at once, where the logits are.
 
 Rows that take the same steps form a group (groups.py), and a group runs no step that none of its rows asks for. Nothing
 here waits for the device: what runs, and over what shapes, follows from the rows' parameters. Those go there as a few
@@ -21,25 +21,45 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ridgeline.backends.staging import staged
 from ridgeline.engine.sampling.candidates import BLOCK
 from ridgeline.engine.sampling.groups import Group, groups_of
 from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
-from ridgeline.ops.kernels.cards import cards_of
-from ridgeline.ops.staging import staged
+from ridgeline.engine.sampling.sampler import Sampler
+from ridgeline.ops.backend import Backend
 
 _LOW_WORD = 0xFFFFFFFF
 
 
-def sample_on_device(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-    """As `sample`, where the logits are."""
-    vocabulary = logits_RV.shape[1]
-    groups = groups_of(rows, vocabulary, logits_RV.device)
-    answers = iter(choose(logits_RV.detach().contiguous(), groups).tolist())  # the one transfer to the host
-    results: dict[int, Sampled | RowFailure] = {}
-    for group in groups:
-        for member in group.members:
-            results[member] = _result(answers, group, rows[member].params.logprobs)
-    return [results[index] for index in range(len(rows))]
+class DeviceSampler(Sampler):
+    """The sampler where the logits are, for many rows at once."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        groups = groups_of(rows, logits_RV.shape[1], logits_RV.device)
+        answers = iter(choose(self._backend, logits_RV, groups).tolist())  # the one transfer to the host
+        results: dict[int, Sampled | RowFailure] = {}
+        for group in groups:
+            for member in group.members:
+                results[member] = _result(answers, group, rows[member].params.logprobs)
+        return [results[index] for index in range(len(rows))]
+
+    def _score(
+        self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+    ) -> list[PromptLogprob | RowFailure]:
+        most = max(alternatives, default=0)
+        tokens_R1 = staged(tokens, logits_RV.device, torch.int64).unsqueeze(1)
+        scores: list[PromptLogprob | RowFailure] = []
+        answers = shares_of(logits_RV, tokens_R1, most).tolist()  # the one transfer to the host
+        for answer, token, wanted in zip(answers, tokens, alternatives, strict=True):
+            top, *report = answer
+            if math.isfinite(top):
+                scores.append(PromptLogprob(token, *_read_report(iter(report), most, wanted)))
+            else:
+                scores.append(RowFailure.of(top, RAW))
+        return scores
 
 
 def _result(answers: Iterator[float], group: Group, wanted: int | None) -> Sampled | RowFailure:
@@ -62,38 +82,20 @@ def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[flo
     return own, tuple((token, share) for token, share in listed if share > -math.inf)
 
 
-def score_on_device(
-    logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
-) -> list[PromptLogprob | RowFailure]:
-    """As `score`, where the logits are."""
-    most = max(alternatives, default=0)
-    tokens_R1 = staged(tokens, logits_RV.device, torch.int64).unsqueeze(1)
-    scores: list[PromptLogprob | RowFailure] = []
-    answers = shares_of(logits_RV.detach(), tokens_R1, most).tolist()  # the one transfer to the host
-    for answer, token, wanted in zip(answers, tokens, alternatives, strict=True):
-        top, *report = answer
-        if math.isfinite(top):
-            scores.append(PromptLogprob(token, *_read_report(iter(report), most, wanted)))
-        else:
-            scores.append(RowFailure.of(top, RAW))
-    return scores
-
-
 # -- on the device: tensors in, tensors out ---------------------------------------------------------------------------
 
 
-def choose(logits_RV: Tensor, groups: Sequence[Group]) -> Tensor:
+def choose(backend: Backend, logits_RV: Tensor, groups: Sequence[Group]) -> Tensor:
     """What is to be known of every row, group after group: float64, flat; `_result` reads it."""
-    answers = [_answer(logits_RV, group).flatten() for group in groups]
-    return torch.cat(answers) if answers else torch.empty(0)
+    return torch.cat([_answer(backend, logits_RV, group).flatten() for group in groups])
 
 
-def _answer(logits_RV: Tensor, group: Group) -> Tensor:
+def _answer(backend: Backend, logits_RV: Tensor, group: Group) -> Tensor:
     """float64 [G, 3 or more]: token, largest logit as the model gave it and after changes, then both reports."""
     all_rows = len(group.members) == len(logits_RV)  # in order, as they are in any group
     raw_GV = logits_RV if all_rows else logits_RV.index_select(0, group.members_G)
-    if group.greedy and group.changes is None and group.logprobs is None and (ours := cards_of(raw_GV)) is not None:
-        return ours.likeliest(raw_GV)
+    if group.greedy and group.changes is None and group.logprobs is None:
+        return backend.likeliest(raw_GV)
     raw_top_G1, best_G1 = raw_GV.max(dim=1, keepdim=True)  # NaN if there is one; the lowest index of equals
     processed_GV, top_G1 = raw_GV, raw_top_G1
     if group.changes is not None:

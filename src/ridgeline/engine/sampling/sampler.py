@@ -1,75 +1,82 @@
-"""From logits to tokens, one row at a time, in this order:
+"""The interface of the samplers, and the order in which every one of them takes its steps.
 
-1. Raw log-probabilities, if asked for: log-softmax of the model's logits. A row with NaN or +inf, or with nothing but
-   -inf, fails here, alone.
-2. Logit bias is added.
-3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside the
-   row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
-   token of the bitmask, by the model's logits, all others leave it (moments.py).
-4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
-5. Greedy rows take the largest logit, lowest id first among equals, and are done.
-6. Temperature.
-7. top-k: the k likeliest; lower ids win among equals, so that exactly k are kept.
-8. top-p: the smallest set of the likeliest whose probability, renormalised after top-k, reaches p; at least one token.
-9. min-p: what is at least min_p times as likely as the likeliest token, both after the temperature (a ratio, which
-   renormalising after top-k and top-p does not change).
-10. One uniform of (seed, position, choice) is put through the inverse of the cumulative distribution, in vocabulary
-    order.
-11. Processed log-probabilities, if asked for, of the distribution that was drawn from.
-
-Where it is done: on our kernels (native.py) where this machine has them, else in numpy (in_numpy.py), which is their
-reference; logits on another device are sampled there, many rows at once (on_device.py).
-
-Legend: R rows, V vocabulary.
+Shapes: R rows, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ridgeline.engine.sampling.in_numpy import sample_in_numpy, score_in_numpy
 from ridgeline.engine.sampling.moments import with_moments
-from ridgeline.engine.sampling.native import sample_natively, score_natively
-from ridgeline.engine.sampling.on_device import sample_on_device, score_on_device
 from ridgeline.engine.sampling.row import PromptLogprob, RowFailure, Sampled, SampleRow
-from ridgeline.ops.kernels import native
 
 
-def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-    """Choose a token for each row of logits, each by its own rules, in the order that this file's docstring lists.
+class Sampler(ABC):
+    """The way from logits to tokens. Each row takes these steps, in this order:
 
-    Args:
-        logits_RV: fp32 [rows, vocabulary]; not changed. On the CPU they are sampled here, elsewhere where they are
-            (on_device.py).
-        rows: one for each row of logits.
-
-    Returns:
-        Sampled for each row, or RowFailure where the row's logits leave nothing to choose. On the CPU a row of logits
-        and its SampleRow give the same result, bit for bit, in any batch.
+    1. Raw log-probabilities, if asked for: log-softmax of the model's logits. A row with NaN or +inf, or with nothing
+       but -inf, fails here, alone.
+    2. Logit bias is added.
+    3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside
+       the row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
+       token of the bitmask, by the model's logits, all others leave it (moments.py).
+    4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
+    5. Greedy rows take the largest logit, lowest id first among equals, and are done.
+    6. Temperature.
+    7. top-k: the k likeliest; lower ids win among equals, so that exactly k are kept.
+    8. top-p: the smallest set of the likeliest whose probability, renormalised after top-k, reaches p; at least one
+       token.
+    9. min-p: what is at least min_p times as likely as the likeliest token, both after the temperature (a ratio, which
+       renormalising after top-k and top-p does not change).
+    10. One uniform of (seed, position, choice) is put through the inverse of the cumulative distribution, in vocabulary
+        order.
+    11. Processed log-probabilities, if asked for, of the distribution that was drawn from.
     """
-    assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
-    assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
-    assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
-    rows = list(with_moments(logits_RV, list(rows)))  # each is made when it is read, and is read several times
-    if logits_RV.device.type != "cpu":
-        return sample_on_device(logits_RV, rows)
-    logits_RV = logits_RV.detach().contiguous()
-    if kernels := native(logits_RV):
-        return sample_natively(kernels, logits_RV.numpy(), rows)
-    return sample_in_numpy(logits_RV.numpy(), rows)
 
+    def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        """Choose a token for each row of logits, each by its own rules.
 
-def score(logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]) -> list[PromptLogprob | RowFailure]:
-    """How likely tokens are that are known: one for each row of fp32 logits.
+        Args:
+            logits_RV: fp32 [rows, vocabulary] where this sampler reads them; not changed.
+            rows: one for each row of logits.
 
-    alternatives: how many of the likeliest tokens to list beside each. RowFailure where a row has NaN or +inf, or
-    nothing but -inf.
-    """
-    assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
-    if logits_RV.device.type != "cpu":
-        return score_on_device(logits_RV, tokens, alternatives)
-    logits_RV = logits_RV.detach().contiguous()
-    if kernels := native(logits_RV):
-        return score_natively(kernels, logits_RV.numpy(), tokens, alternatives)
-    return score_in_numpy(logits_RV.numpy(), tokens, alternatives)
+        Returns:
+            Sampled for each row, or RowFailure where the row's logits leave nothing to choose. On the CPU a row of
+            logits and its SampleRow give the same result, bit for bit, in any batch.
+        """
+        rows = list(rows)  # each is made when it is read, and is read several times
+        if not rows:
+            return []
+        assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
+        assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
+        assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
+        logits_RV = logits_RV.detach().contiguous()
+        return self._sample(logits_RV, with_moments(logits_RV, rows))
+
+    def score(
+        self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+    ) -> list[PromptLogprob | RowFailure]:
+        """Return how likely tokens are that are known, one for each row of logits.
+
+        Args:
+            logits_RV: as of `sample`.
+            tokens: the known ones.
+            alternatives: how many of the likeliest tokens to list next to each.
+
+        Returns:
+            PromptLogprob for each row, or RowFailure where a row has NaN or +inf, or nothing but -inf.
+        """
+        assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
+        return self._score(logits_RV.detach().contiguous(), tokens, alternatives)
+
+    @abstractmethod
+    def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+        """Choose a token for each row of logits without gaps, of which there is at least one."""
+
+    @abstractmethod
+    def _score(
+        self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+    ) -> list[PromptLogprob | RowFailure]:
+        """Return how likely the tokens are, of rows of logits without gaps."""

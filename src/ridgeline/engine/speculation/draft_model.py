@@ -9,10 +9,10 @@ were wrong is written again.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ridgeline.engine.bare import runner_of
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling.row import History, Sampled, SampleRow
 from ridgeline.engine.speculation.drafter import Ask
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -75,7 +75,7 @@ class ModelDrafter:
     def __init__(self, model: Model, layout: KVLayout, step_tokens: int, context: int) -> None:
         """layout: of its KV memory. step_tokens: most positions of prompts that it runs before a step of the model.
         context: positions of a sequence that it takes at most."""
-        self._runner = runner_of(model, layout)
+        self._runner = Runner(model, layout)
         self._ledger = KVLedger(layout, step_tokens)
         self._step_tokens, self._context, self._vocabulary = step_tokens, context, model.vocabulary
         self._followed: dict[int, _Followed] = {}

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ridgeline.backends.cpu.replay import recorded_bytes
+from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint.fill import load_weights, stay_here, to_card, weight_bytes
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
@@ -17,7 +19,7 @@ from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused, family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price
@@ -54,9 +56,9 @@ class Draft:
         found = {"weights of the draft model": float(weight_bytes(model))}
         found["activations of the draft model"] = activation_peak(price, limits.tokens, limits.requests, 0)
         if place.type == "cpu":
-            found["recorded steps of the draft model"] = float(model.recorded_bytes()) if library() is not None else 0.0
-        elif model.captures:
-            found["captured steps of the draft model"] = captured_peak(price, model.captured_rows, limits.tokens)
+            found["recorded steps of the draft model"] = float(recorded_bytes(model)) if library() is not None else 0.0
+        elif captures(model):
+            found["captured steps of the draft model"] = captured_peak(price, most_captured_rows(model), limits.tokens)
         return found
 
     def left(self, model: Model, nbytes: float, page_size: int) -> float:

@@ -213,7 +213,8 @@ class Consumer:
             peer.under_way += parked.request.prompt_length - parked.have
             self._staged += parked.nbytes
             self._asked[ticket] = parked
-            unsampled = structs.replace(parked.request.spec, params=DEFAULT_PARAMS)  # the answer is written here
+            # The consumer samples the response itself.
+            unsampled = structs.replace(parked.request.spec, params=DEFAULT_PARAMS)
             peer.put(Prefill(ticket, parked.have, unsampled))
 
     def _begin(self) -> None:

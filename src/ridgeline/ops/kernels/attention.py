@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.kernels.library import Library, indices
-from ridgeline.ops.kernels.operands import CODES, DTYPES, RowsOf
+from ridgeline.ops.kernels.structures import CODES, RowsOf
+from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.ops.matrix.operands import DTYPES
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
 
@@ -92,6 +95,11 @@ class Scoring:
     softcap: float | None
     sinks_H: Tensor | None
 
+    @classmethod
+    def of(cls, op: Attention) -> "Scoring":
+        """Return the scoring of an op."""
+        return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
+
 
 @dataclass(frozen=True, slots=True)
 class KeptCodes:
@@ -103,6 +111,11 @@ class KeptCodes:
     v_scales_PKS1: Tensor | None
     k_scale: float
     v_scale: float
+
+    @classmethod
+    def of(cls, op: Attention, pages: LayerPages) -> "KeptCodes | None":
+        """Return the codes of an op's pages, or None if these hold plain numbers."""
+        return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None
 
     @property
     def struct(self) -> _Codes:

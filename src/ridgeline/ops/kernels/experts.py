@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.kernels.library import ACTIVATION_NUMBERS, Library, indices
-from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, matrix_of, rows_of
+from ridgeline.ops.kernels.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.ops.matrix.operands import DTYPES, Operands
 
 _CLAMPED = 7  # of Activation of native/activation.h
 

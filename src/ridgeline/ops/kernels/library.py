@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, matrix_of, rows_of
 from ridgeline.ops.kernels.sources import unusable
+from ridgeline.ops.kernels.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
-"""The environment variable that chooses an instruction set, or `off`; `triton` for Triton's interpreter (cards.py)."""
+"""The environment variable that chooses an instruction set, or `off`; `triton` for Triton's interpreter
+(ops/kernels/available.py)."""
 
 TRITON = "triton"
 
@@ -43,8 +45,8 @@ class _Kept(threading.local):
 
 
 class Library:
-    """The kernels of one instruction set, for tensors that `native` names it for. The instruction set and the number of
-    threads are the process's: of several, the last one made counts."""
+    """The kernels of one instruction set, for fp32 and bf16. The instruction set and the number of threads are the
+    process's: of several, the last one made counts."""
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
         """name: of an instruction set; where it is empty, the best that this processor runs. Raises ValueError for one
@@ -83,6 +85,10 @@ class Library:
         """How many threads a call has from now on, the caller's included."""
         self._c.ridgeline_threads(count)
 
+    def share_threads(self) -> None:
+        """Use as many threads as torch does now."""
+        self.threads(torch.get_num_threads())
+
     def function(self, name: str, *types: type) -> Callable[..., None]:
         """The function ridgeline_NAME, of arguments of these types. It raises MemoryError where the system refuses
         what it works in; its results are unfilled then."""
@@ -103,11 +109,6 @@ class Library:
     def interleaves(self) -> bool:
         """Whether products are faster with integers that are interleaved (Codes)."""
         return self.name == "avx512_bf16"
-
-    @staticmethod
-    def takes(own: Operands) -> bool:
-        """Whether rows are multiplied with such a matrix here: with any that has operands."""
-        return True
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
@@ -211,7 +212,7 @@ def library() -> Library | None:
     if name in ("off", TRITON) or missing():
         return None
     kernels = Library(PATH, name)
-    kernels.threads(torch.get_num_threads())
+    kernels.share_threads()
     return kernels
 
 
@@ -244,21 +245,7 @@ def state() -> str:
     return f"{in_use()}: {missing()}" if missing() else f"{in_use()} ({VARIABLE}=off)"
 
 
-def native(x_TI: Tensor) -> Library | None:
-    """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory. Torch's compiler, which cannot see
-    into them, is given torch's own way, of which it makes kernels."""
-    if (
-        torch.compiler.is_compiling()
-        or not x_TI.is_cpu
-        or x_TI.dim() < 2
-        or x_TI.dtype not in DTYPES
-        or x_TI.stride(-1) != 1
-    ):
-        return None
-    return library()
-
-
 def share_threads() -> None:
     """Have our kernels, if there are any, use as many threads as torch does now."""
     if (kernels := library()) is not None:
-        kernels.threads(torch.get_num_threads())
+        kernels.share_threads()

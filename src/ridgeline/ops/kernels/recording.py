@@ -5,60 +5,24 @@ to step, but for the numbers in memory: so the calls are kept with their argumen
 over other numbers at the same addresses.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.ops.kernels.library import Call, Library, refused
+from ridgeline.ops.step_graphs import StepGraph
 
 MAX_RECORDED_ROWS = 64
 """Rows of a decode step that is recorded: one for each sequence, and one more for each guess that it verifies. A
 recording keeps the memory of every op; Python takes 17 ms of a step of 64 rows, which takes 280 (benchmarks/cpu.md)."""
 
-CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""Buckets of decode steps that are captured on a card: a batch runs as the next larger one. One larger than the last
-takes its kernels longer than Python takes to ask for them."""
-
-CAPTURED_ROWS = (*range(16, 129, 16), *range(160, 513, 32), *range(576, 2049, 64))
-"""Buckets of rows of steps with prompts that are captured on a card: of 64 rows and more none runs a quarter more than
-it has, of 512 and more an eighth."""
-
-CAPTURED_SEQUENCES = (1, 8, 64, 256)
-"""Buckets of their sequences, and of the rows whose logits are wanted."""
-
-ASKED_FLOPS = 1e11
-"""What a large card multiplies while Python asks for an op: 160 us of 600 TFLOP/s (benchmarks/gpu.md)."""
-
 CHUNK = 4 << 20
 _ALIGNED = 64
 
 _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
-
-
-class CapturedShape(NamedTuple):
-    """What a captured step runs as: so many rows, and rows of logits."""
-
-    rows: int
-    logits: int
-
-
-def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verifies: bool) -> CapturedShape | None:
-    """The bucket of a step of so many rows, rows of logits and sequences; None where it is not captured. most: rows of
-    one with prompts. verifies: whether each row is one of logits too."""
-    if verifies:
-        rows = _next(CAPTURED_BATCHES, tokens)
-        return None if rows is None else CapturedShape(rows, rows)
-    rows, wanted = _next(CAPTURED_ROWS, tokens), _next(CAPTURED_SEQUENCES, max(logits, sequences))
-    return None if rows is None or rows > most or wanted is None else CapturedShape(rows, wanted)
-
-
-def _next(buckets: Sequence[int], count: int) -> int | None:
-    place = bisect_left(buckets, count)
-    return buckets[place] if place < len(buckets) else None
 
 
 class Memory:
@@ -119,24 +83,21 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class Recording:
-    """A step that can be made again.
-
-    calls: in order, for whoever makes them one by one. result: what they give, in the memory that they run in.
-    """
+class Recording(StepGraph):
+    """A step that is replayed as its kernel calls, one by one."""
 
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
         self.calls, self.result = tuple(calls), result
 
     def again(self) -> Tensor:
-        """Make the calls over what is now at their addresses. Raises MemoryError, as a kernel's function does."""
+        """As StepGraph.again. Raises MemoryError, as a kernel's function does."""
         for function, arguments in self.calls:
             if function(*arguments):
                 raise refused()
         return self.result
 
     def moments(self, now: Callable[[], float]) -> list[float]:
-        """As `again`: the moment before each call, and the one after the last."""
+        """As StepGraph.moments."""
         moments = [now()]
         for function, arguments in self.calls:
             if function(*arguments):

@@ -14,7 +14,6 @@ from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
-from ridgeline.ops.matrix.settled import settle
 
 __all__ = [
     "AdaptedMatrix",
@@ -29,7 +28,6 @@ __all__ = [
     "PricedMatrix",
     "QuantisedMatrix",
     "matrix_of",
-    "settle",
     "stored_alike",
 ]
 

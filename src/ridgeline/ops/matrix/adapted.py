@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import Operands, native
 from ridgeline.ops.matrix.matrix import Matrix
+from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.stored import Share, Stored, weight
 from ridgeline.ops.work import Space, adapter_space
 
@@ -87,8 +86,8 @@ class LowRank(Stored):
 
     def added(self, x_NI: Tensor) -> Tensor:
         """x_NI -> [N, O]."""
-        narrow_NK = _product(x_NI, self.lora_A)
-        return _product(narrow_NK, self.lora_B).mul_(self.scale)
+        narrow_NK = self.backend.linear(x_NI, self.lora_A)
+        return self.backend.linear(narrow_NK, self.lora_B).mul_(self.scale)
 
     def cost_of(self, rows: int) -> Cost:
         """2 x rows x rank x (inputs + outputs) FLOPs; A and B once, however many rows share them. What goes in and
@@ -106,13 +105,6 @@ class LowRank(Stored):
         return f"{self.inputs} -> {self.rank} -> {self.outputs}"
 
 
-def _product(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-    """x W^T, by our kernels where they take it: a row's result is then the same in any batch."""
-    if kernels := native(x_NI):
-        return kernels.products(x_NI, (Operands(weight_OI, None),))[0]
-    return functional.linear(x_NI, weight_OI)
-
-
 class AdaptedMatrix(Matrix):
     """A matrix, and by their numbers the adapters that add to it. Its own numbers are left as they are."""
 
@@ -126,6 +118,7 @@ class AdaptedMatrix(Matrix):
 
     def adapt(self, number: int, added: LowRank) -> None:
         """Put an adapter beside it."""
+        added.backend = self.base.backend
         self._adapters[number] = added
         self.add_module(f"adapter_{number}", added)
 
@@ -137,11 +130,6 @@ class AdaptedMatrix(Matrix):
     def operands(self) -> Operands | None:
         """As Matrix.operands: those of the matrix without adapters."""
         return self.base.operands
-
-    @property
-    def interleaves(self) -> bool:
-        """As Matrix.interleaves."""
-        return self.base.interleaves
 
     @property
     def alone(self) -> bool:

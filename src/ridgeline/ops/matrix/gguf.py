@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Codes
 from ridgeline.ops.matrix.matrix import MatrixSpec
+from ridgeline.ops.matrix.operands import Codes
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.quantised import packed
 from ridgeline.ops.shard import Indivisible

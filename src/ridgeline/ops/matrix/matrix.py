@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
-from ridgeline.ops.kernels import Operands
+from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
@@ -76,17 +76,16 @@ class Matrix(Stored, ABC):
 
     def product(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
-        return x_TI.new_empty(len(x_TI), self.outputs) if x_TI.is_meta else self.computed(x_TI)
+        return x_TI.new_empty(len(x_TI), self.outputs) if x_TI.is_meta else self.backend.product(self, x_TI)
 
     @property
     def operands(self) -> Operands | None:
         """What our kernels multiply rows with; None where they know no such form."""
         return None
 
-    @property
-    def interleaves(self) -> bool:
-        """Whether this machine's kernels are faster with its codes side by side (ops/matrix/interleaved.py)."""
-        return False
+    def for_kernel(self, x_TI: Tensor) -> tuple[Tensor, Operands | None]:
+        """Return rows in the order in which a kernel multiplies them, and the operands for that order, if any."""
+        return x_TI, self.operands
 
     def low_rank(self, number: int) -> "LowRank | None":
         """Return what the adapter of this number adds; None if it leaves the matrix alone."""
@@ -103,7 +102,7 @@ class Matrix(Stored, ABC):
 
     @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:
-        """What `product` gives where there are numbers."""
+        """Return the product in PyTorch, for rows that have numbers."""
 
     @property
     def number_format(self) -> str:

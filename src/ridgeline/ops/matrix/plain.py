@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Operands, kernels_of
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.stored import weight
 
 
@@ -30,8 +30,6 @@ class PlainMatrix(Matrix):
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
-        if (kernels := kernels_of(x_TI)) and (operands := self.operands):
-            return kernels.products(x_TI, (operands,))[0]
         return functional.linear(x_TI, self.values(), self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

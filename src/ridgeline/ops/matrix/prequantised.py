@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Operands
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.matrix.quantised import QuantisedMatrix, packed
 from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.shard import Indivisible
@@ -59,11 +59,9 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         """As Matrix.operands; None where rows come in another order."""
         return super().operands if self.order is None else None
 
-    def computed(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.computed."""
-        if self.order is None:
-            return super().computed(x_TI)
-        return self.multiplied(x_TI.index_select(1, self.order), super().operands, super().dense)
+    def for_kernel(self, x_TI: Tensor) -> tuple[Tensor, Operands | None]:
+        """As Matrix.for_kernel."""
+        return x_TI if self.order is None else x_TI.index_select(1, self.order), super().operands
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """As QuantisedMatrix.dense."""

@@ -3,7 +3,7 @@
 Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, kernels_of, library
-from ridgeline.ops.matrix.interleaved import LANES, codes_side_by_side, in_rows, scales_side_by_side
+from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.operands import MAX_INTEGERS, UNIT, Codes, Operands
 from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, dtype_mismatch, weight
 
@@ -79,21 +79,6 @@ class QuantisedMatrix(Matrix):
         return self.codes.dim() > 2
 
     @property
-    def interleaves(self) -> bool:
-        """As Matrix.interleaves: integers of whole groups of UNITs, the outputs by 16, of a model that they compute."""
-        kernels, own = library() if self.spec.dtype in DTYPES else None, self.operands
-        if kernels is None or not kernels.interleaves or own is None or own.codes is None or not self.rounds_units:
-            return False
-        kind, zeros = own.codes.kind, own.codes.zeros_OG
-        return (
-            (kind == "int4" or (kind in ("int8", "w8a8") and not isinstance(zeros, Tensor) and zeros == MIDDLE["int8"]))
-            and self.outputs % LANES == 0
-            and own.codes.outputs == 1
-            and self.group > UNIT // 2
-            and own.codes.lows_OG is None
-        )
-
-    @property
     def number_format(self) -> str:
         """As Matrix.number_format; of codes that are interleaved int8, to which rows are rounded."""
         return "int8" if self.interleaved else super().number_format
@@ -147,10 +132,7 @@ class QuantisedMatrix(Matrix):
 
     def rows(self, picked_R: Tensor) -> Tensor:
         """The numbers of some outputs (int64) in the model's dtype [R, I]."""
-        kernels = library() if self.codes.is_cpu and self.spec.dtype in DTYPES else None
-        if kernels and (operands := self.operands):
-            return kernels.gather_codes(operands, self.inputs, self.spec.dtype, picked_R)
-        return self.dense(picked_R).to(self.spec.dtype)
+        return self.backend.gather_coded(self, picked_R)
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
@@ -191,16 +173,10 @@ class QuantisedMatrix(Matrix):
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
-        return self.multiplied(x_TI, self.operands, self.dense)
-
-    def multiplied(self, x_TI: Tensor, operands: Operands | None, dense: Callable[[], Tensor]) -> Tensor:
-        """Rows times the matrix, by our kernels where they take its operands, else by torch, as fp32 [O, I]."""
-        if (kernels := kernels_of(x_TI)) and operands and kernels.takes(operands):
-            return kernels.products(x_TI, (operands,))[0]
         if self.rounds_rows:
-            y_TO = functional.linear(rounded_rows(x_TI), dense()).to(x_TI.dtype)
+            y_TO = functional.linear(rounded_rows(x_TI), self.dense()).to(x_TI.dtype)
             return y_TO if self.own_bias is None else y_TO + self.own_bias
-        return functional.linear(x_TI, dense().to(x_TI.dtype), self.own_bias)
+        return functional.linear(x_TI, self.dense().to(x_TI.dtype), self.own_bias)
 
     def dtype_of(self, name: str) -> torch.dtype | None:
         """As Stored.dtype_of: a plain weight is quantised from the model's dtype."""

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
@@ -144,7 +145,7 @@ def memory_of(case: Case, workload: Workload) -> Memory:
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
     peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
     own = case.device.native and case.setup.engine.name == OWN_ENGINE
-    recorded = case.model.recorded_bytes() if own else 0  # traces the model: not for each count of logits
+    recorded = recorded_bytes(case.model) if own else 0  # traces the model: not for each count of logits
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, peak, recorded, least)
     if memory.on_each <= least:

@@ -64,7 +64,7 @@ def basis_in_words(device: Device) -> str:
         case "own":
             return "its own kernel times"
         case "alike":
-            return f"kernel times of {device.kernels_of}, of the same family"
+            return f"kernel times of {device.measured_on}, of the same family"
         case "kind":
             return "no kernel times of this card: constants of its kind"
         case "file":

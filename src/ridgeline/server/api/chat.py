@@ -99,7 +99,7 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
 async def chat_generation(
     fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ChatAnswer"]:
-    """What a request to this route has the engine do, and how the answer is written. arrived: as
+    """Return what a request to this route asks of the engine, and how the response is written. arrived: as
     GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:

@@ -36,7 +36,7 @@ DEFAULT_TOKENS = 16
 async def completion_generation(
     fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "CompletionAnswer"]:
-    """What a request to this route has the engine do, and how the answer is written. arrived: as
+    """Return what a request to this route asks of the engine, and how the response is written. arrived: as
     GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
     if fields.echo and model.encoder:

@@ -27,7 +27,7 @@ Emit = Callable[[str, dict[str, object]], None]
 async def response_generation(
     fields: ResponseFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ResponseAnswer"]:
-    """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
+    """Return what a request to this route asks of the engine, and how the response is written. Raises ApiError."""
     chat = as_chat(fields, settings)
     try:
         generation, answer = await chat_generation(chat, model, settings, grammars, arrived)

@@ -42,7 +42,7 @@ class Usage:
 
 
 def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, float | int]:
-    """What an answer took, in milliseconds. Several choices and prompts at once are one stretch of time.
+    """Return the times of a response, in milliseconds. Several choices and prompts at once are one stretch of time.
 
     arrived: the time at which the server took the request up, as GenerationRequest. prompt_n and prompt_ms: tokens
     computed, from the first step to the first token. predicted_n: all tokens of all choices; predicted_ms: from the

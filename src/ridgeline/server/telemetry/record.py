@@ -79,9 +79,8 @@ class Recorder:
         """Name its pages; its line comes with its end."""
         params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
         names.extend(live.spec.prompt)
-        self._at = max(
-            self._at, live.spec.arrived
-        )  # one whose prompt took long to read comes after those that overtook it
+        # A request whose prompt took long to read comes after those that overtook it.
+        self._at = max(self._at, live.spec.arrived)
         line = {
             "kind": "request",
             "at": self._seconds(self._at),

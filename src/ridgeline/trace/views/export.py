@@ -107,7 +107,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 def _row(row: OpRow) -> dict[str, Any]:
     steps = {name: _entry(entry) for name, entry in row.entries.items()}
-    return {"path": row.path, "kind": row.kind, "layer": row.layer, "what": row.detail, **steps}
+    left = {"left_to_pytorch_by": row.backend} if row.backend else {}
+    return {"path": row.path, "kind": row.kind, "layer": row.layer, "what": row.detail, **left, **steps}
 
 
 def to_csv(*ledgers: StepLedger) -> str:

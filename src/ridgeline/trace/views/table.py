@@ -30,7 +30,15 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> Table:
     ops = _groups(ledger) if layer is None else _ops(ledger, layer)
     totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
-    return Table(tuple(columns), rows, (_LEGEND,), dense=True)
+    return Table(tuple(columns), rows, (_LEGEND, *_left_to_pytorch(ledger)), dense=True)
+
+
+def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
+    """Yield a sentence for each backend that has no kernel for some ops, with their names."""
+    for backend in sorted({row.backend for row in ledger.rows} - {""}):
+        counts = Counter(_leaf(row) for row in ledger.rows if row.backend == backend)
+        ops = ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
+        yield f"PyTorch runs these ops, at least in part, because the {backend} backend has no kernel for them: {ops}."
 
 
 def _title(step: Step) -> str:

@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from ridgeline.ops.kernels.attention import KeptCodes, Scoring
-from ridgeline.ops.kernels.cards import COPY_BYTES
+from ridgeline.ops.kernels.available import COPY_BYTES
 from ridgeline.ops.kernels.triton import attend, dense
 from ridgeline.ops.kernels.triton.keep import keep_rows
 from ridgeline.ops.kernels.triton.launch import early, is_hopper, product_dtype

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.kernels.operands import Operands
 from ridgeline.ops.kernels.triton import activation, norm, product
 from ridgeline.ops.kernels.triton.likeliest import likeliest
+from ridgeline.ops.matrix.operands import Operands
 
 
 class TritonKernels:

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ridgeline.ops.kernels.operands import Codes, Operands
 from ridgeline.ops.kernels.triton.codes import both, group_terms, halves, numbers
 from ridgeline.ops.kernels.triton.launch import early, let_next_start, product_dtype, wait_for_last
+from ridgeline.ops.matrix.operands import Codes, Operands
 
 KINDS = frozenset({"int8", "int4", "fp8"})
 """Codes that are widened here; of w8a8 rows are codes too, which torch multiplies."""

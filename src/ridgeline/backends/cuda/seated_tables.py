@@ -1,5 +1,5 @@
-"""The page tables of requests whose steps are captured, on the card: a request has a seat, and a step tells only of
-pages that are new."""
+"""The page tables of requests whose steps are captured, on the GPU: a request has a seat, and a step sends only pages
+that are new."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ridgeline.engine.batch import BatchBuilder, PageTables
-from ridgeline.engine.step_plan import PlanItem
+from ridgeline.backends.staging import staged
 from ridgeline.ops.kv import KVGroup
-from ridgeline.ops.staging import staged
+from ridgeline.ops.step_graphs import PageTables, RowItem
 
 _FIRST_SEATS = 64
 
 
 @dataclass(slots=True)
 class _Seat:
-    """Where the tables of a request are. tables: as the builder has them. known: entries of each that the card has."""
+    """The place of a request's tables. tables: one a group, as PageTables has them. known: entries of each that the GPU
+    has."""
 
     number: int
-    tables: PageTables
+    tables: list[list[int]]
     known: list[int]
 
 
 class SeatedTables:
-    """Page tables on the card: int32 `pages`, in which each group has a row a seat."""
+    """The page tables on a GPU: int32 `pages`, in which each group has a row a seat."""
 
     def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:
         """widths: the most entries that a table of each group has."""
@@ -48,12 +48,12 @@ class SeatedTables:
             if (seat := self._seats.pop(request, None)) is not None:
                 self._free.append(seat.number)
 
-    def settle(self, items: Sequence[PlanItem], builder: BatchBuilder) -> list[int]:
-        """Tell the card what is new of the tables of these items' requests; the seat of each."""
+    def settle(self, items: Sequence[RowItem], tables: PageTables) -> list[int]:
+        """Send the GPU what is new of the tables of these items' requests. Return the seat of each."""
         self._make_room(items)
         places, entries, numbers = list[int](), list[int](), list[int]()
         for item in items:
-            seat = self._seat(item.request, builder.tables(item.request))
+            seat = self._seat(item.request, tables.tables(item.request))
             numbers.append(seat.number)
             for index, table in enumerate(seat.tables):
                 known, end = seat.known[index], len(table)
@@ -67,7 +67,7 @@ class SeatedTables:
             self.pages.index_copy_(0, both[0], both[1].int())
         return numbers
 
-    def _make_room(self, items: Sequence[PlanItem]) -> None:
+    def _make_room(self, items: Sequence[RowItem]) -> None:
         wanted = {item.request for item in items}
         missing = len(wanted - self._seats.keys())
         if missing > len(self._free):  # those that do not run now are told again when they do
@@ -75,7 +75,7 @@ class SeatedTables:
         if missing > len(self._free):
             self.grow(2 * max(self.seats, len(wanted)))
 
-    def _seat(self, request: int, tables: PageTables) -> _Seat:
+    def _seat(self, request: int, tables: list[list[int]]) -> _Seat:
         seat = self._seats.get(request)
         if seat is None:
             seat = self._seats[request] = _Seat(self._free.pop(), tables, [0] * len(tables))

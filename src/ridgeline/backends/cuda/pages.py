@@ -1,29 +1,28 @@
-"""Attention over paged KV memory by our kernels for cards: each page is read where it lies, through tables on the card.
+"""Attention over paged KV memory by our kernels for GPUs: each page is read where it lies, through tables on the GPU.
 
 Shapes as in attention.py and batch.py.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ridgeline.backends.cuda.coverage import attends
+from ridgeline.backends.staging import staged
 from ridgeline.ops.attention import Attention, Keeping
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels.attention import KeptCodes, Scoring
 from ridgeline.ops.kv import KVGroup, KVSpec
-from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged import PagedKV
+from ridgeline.ops.paged import Pages, PartialKV
 from ridgeline.ops.paged_state import StatePages
-from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.rotary import Angles
-from ridgeline.ops.staging import staged
 
 if TYPE_CHECKING:
     from ridgeline.ops.kernels.triton import PagedAttention, Seen
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 _Int = TypeVar("_Int", bound=np.integer)
 
 
-class CardPages:
-    """The pages of a model's layers as our kernels for cards take them; made once."""
+class CudaPages(Pages):
+    """The pages of a model's layers as our kernels for GPUs take them."""
 
     def __init__(
         self,
@@ -40,94 +39,79 @@ class CardPages:
         groups: Sequence[KVGroup],
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
-        """layers, states: as of PagedKV."""
-        self.layers, self.groups, self.states = layers, groups, states
+        super().__init__(layers, groups, states)
         self._kernels: dict[Attention, PagedAttention] = {}
+        self._last: tuple[Batch, CudaKV] | None = None
 
     def kernel(self, op: Attention) -> "PagedAttention":
-        """The attention of an op that they take."""
+        """Return the kernel of an op that our kernels take."""
         if op not in self._kernels:
             from ridgeline.ops.kernels.triton import PagedAttention
 
-            pages, reach = self.layers[op.layer], op.reach
-            scoring = Scoring(reach.kind, reach.size, op.scale, op.softcap, op.sinks_H)
-            codes = KeptCodes(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None
-            self._kernels[op] = PagedAttention(op.heads, scoring, pages.k, pages.v, op.spec.dtype, codes)
+            pages = self.layers[op.layer]
+            self._kernels[op] = PagedAttention(
+                op.heads, Scoring.of(op), pages.k, pages.v, op.spec.dtype, KeptCodes.of(op, pages)
+            )
         return self._kernels[op]
 
+    @property
+    def device(self) -> torch.device:
+        """The GPU that they are on."""
+        return next(iter(self.layers.values())).k.device
 
-class OnPages(Keeping):
-    """A KVContext over pages on a card. Where tables and slots are is for those to say who make one."""
+    def widths(self, context: int) -> list[int]:
+        """Return the most entries that a page table of each group has, of a sequence of `context` positions: no more
+        than there are pages, unless it lets some go."""
+        count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
+        return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
 
-    def __init__(self, pages: CardPages) -> None:
-        self.pages = pages
+    def context(self, batch: Batch) -> "CudaKV":
+        """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
+        batch may run again, in a graph too, which reads what was sent."""
+        if self._last is None or self._last[0] is not batch:
+            seen = {
+                index: _seen(batch, index, group.spec, group.page_size)
+                for index, group in enumerate(self.groups)
+                if isinstance(group.spec, KVSpec)
+            }
+            self._last = batch, CudaKV(self, [tables.slots_N for tables in batch.tables], seen, batch)
+        return self._last[1]
 
-    @abstractmethod
-    def seen(self, group: int) -> "Seen":
-        """The step's sequences as the layers of a group see them."""
 
-    @abstractmethod
-    def slots(self, group: int) -> Tensor:
-        """Where the group's new keys and values go, int64 [N]."""
+class CudaKV(PartialKV, Keeping):
+    """A KVContext over pages on a GPU.
+
+    Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
+    """
+
+    _pages: CudaPages
+
+    def __init__(
+        self, pages: CudaPages, slots: Sequence[Tensor], seen: Mapping[int, "Seen"], batch: Batch | None = None
+    ) -> None:
+        """slots: where the new keys and values of each group go, int [N]. seen: the step's sequences as the layers of
+        each group see them."""
+        super().__init__(pages, batch)
+        self._slots, self._seen = slots, seen
 
     def keep(self, op: Attention, q_THD: Tensor, k_NKD: Tensor, v_NKW: Tensor, angles: Angles | None) -> Tensor:
         """As Keeping.keep."""
         turns = q_THD if angles is not None else None  # else they are as they are, and may be of other rows than keys
-        turned_THD = self.pages.kernel(op).keep(turns, k_NKD, v_NKW, self.slots(self._group(op)), angles)
+        turned_THD = self._pages.kernel(op).keep(turns, k_NKD, v_NKW, self._slots[self._group(op)], angles)
         return q_THD if turned_THD is None else turned_THD
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        kernel, group = self.pages.kernel(op), self._group(op)
+        if not attends(op):
+            return self._in_torch().attend(op, q_THD, k_NKD, v_NKW)
+        kernel, group = self._pages.kernel(op), self._group(op)
         if k_NKD is not None:
             assert v_NKW is not None, "values are kept beside keys"
-            kernel.keep(None, k_NKD, v_NKW, self.slots(group), None)
-        return kernel.attend(self.seen(group), q_THD)
+            kernel.keep(None, k_NKD, v_NKW, self._slots[group], None)
+        return kernel.attend(self._seen[group], q_THD)
 
     def _group(self, op: Attention) -> int:
-        return self.pages.layers[op.layer].group
-
-
-class CardKV(OnPages):
-    """A KVContext for any step; what our kernels do not take is left to torch's `PagedKV`. All that it tells the card
-    of the step it tells when it is made, so that what follows can be captured."""
-
-    def __init__(self, pages: CardPages, batch: Batch) -> None:
-        super().__init__(pages)
-        self.batch = batch
-        self._seen = {
-            index: _seen(batch, index, group.spec, group.page_size)
-            for index, group in enumerate(pages.groups)
-            if isinstance(group.spec, KVSpec)
-        }
-        self._torch: PagedKV | None = None
-
-    def seen(self, group: int) -> "Seen":
-        """As OnPages.seen."""
-        return self._seen[group]
-
-    def slots(self, group: int) -> Tensor:
-        """As OnPages.slots."""
-        return self.batch.tables[group].slots_N
-
-    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend."""
-        if op.read_on_card:
-            return super().attend(op, q_THD, k_NKD, v_NKW)
-        return self._others().attend(op, q_THD, k_NKD, v_NKW)
-
-    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent: torch reads latents."""
-        return self._others().attend_latent(op, q_THD, kept_T1E)
-
-    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur: torch runs recurrences."""
-        return self._others().recur(op, inputs)
-
-    def _others(self) -> PagedKV:
-        if self._torch is None:
-            self._torch = PagedKV(self.pages.layers, self.pages.groups, self.batch, self.pages.states)
-        return self._torch
+        return self._pages.layers[op.layer].group
 
 
 def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":

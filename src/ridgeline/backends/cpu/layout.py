@@ -7,13 +7,49 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.host import fresh_memory, give_back_freed_memory
-from ridgeline.ops.matrix.adapted import AdaptedMatrix
-from ridgeline.ops.matrix.matrix import Matrix
-from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
-from ridgeline.ops.matrix.quantised import QuantisedMatrix
+from ridgeline.models.network import Network
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kernels.library import library
+from ridgeline.ops.linear import Multiplies
+from ridgeline.ops.matrix import AdaptedMatrix, Matrix, PrequantisedMatrix, QuantisedMatrix
+from ridgeline.ops.matrix.interleaved import LANES
+from ridgeline.ops.matrix.operands import DTYPES, UNIT
+from ridgeline.ops.matrix.quantised import MIDDLE
 
 _GIVEN_BACK = 64 << 20  # bytes that are moved before the old ones are given back: the peak is so much more
 _LINE = 64  # bytes: parameters begin with a line of the cache
+
+
+def lay_out(model: Network) -> None:
+    """Move the codes of a model that is filled as the library reads them fastest, for good.
+
+    Raises:
+        OSError: the memory for a second copy is refused.
+    """
+    calls = [op.matrices for _, op in model.ops() if isinstance(op, Multiplies)]
+    calls += [(op.table,) for _, op in model.ops() if isinstance(op, Embedding) and op.table is not None]
+    settle((module for module in model.modules() if isinstance(module, Matrix)), calls)
+
+
+def interleaves(matrix: Matrix) -> bool:
+    """Return whether this machine's kernels are faster with the codes of a matrix side by side: integers in groups of
+    whole UNITs, with a multiple of 16 outputs, of a model in a dtype that they read."""
+    own = _coded(matrix)
+    kernels = library() if own is not None and own.spec.dtype in DTYPES else None
+    operands = None if own is None else own.operands
+    if own is None or kernels is None or not kernels.interleaves or operands is None or not own.rounds_units:
+        return False
+    codes = operands.codes
+    if codes is None:
+        return False
+    middle = not isinstance(codes.zeros_OG, torch.Tensor) and codes.zeros_OG == MIDDLE["int8"]
+    return (
+        (codes.kind == "int4" or (codes.kind in ("int8", "w8a8") and middle))
+        and own.outputs % LANES == 0
+        and codes.outputs == 1
+        and own.group > UNIT // 2
+        and codes.lows_OG is None
+    )
 
 
 def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> None:
@@ -59,7 +95,7 @@ def _coded(matrix: Matrix) -> QuantisedMatrix | None:
 
 def _may_move(matrix: QuantisedMatrix) -> bool:
     """Whether it is to be interleaved, and is not yet."""
-    return matrix.interleaves and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
+    return interleaves(matrix) and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
 
 
 def _room(tensor: Tensor) -> int:

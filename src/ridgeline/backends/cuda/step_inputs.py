@@ -10,23 +10,17 @@ layers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.engine.batch import BatchBuilder
-from ridgeline.engine.seated_tables import SeatedTables
-from ridgeline.engine.step_plan import PlanItem
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.paged_card import CardPages, OnPages, rooms_of
-from ridgeline.ops.recurrence import Recurrence
-from ridgeline.ops.staging import Told
-
-if TYPE_CHECKING:
-    from ridgeline.ops.kernels.triton import Seen
+from ridgeline.backends.cuda.pages import CudaKV, CudaPages, rooms_of
+from ridgeline.backends.cuda.seated_tables import SeatedTables
+from ridgeline.backends.staging import Told
+from ridgeline.ops.step_graphs import PageTables, RowItem
 
 Ints = NDArray[np.int32]
 _Numbers = TypeVar("_Numbers", Tensor, Ints)
@@ -48,14 +42,13 @@ class Bucket:
     copied: int = 0
 
 
-class StepInputs(OnPages):
-    """The inputs of a bucket's steps, and their KVContext."""
+class StepInputs:
+    """The inputs of a bucket's steps. kv: the KVContext of these."""
 
-    def __init__(self, bucket: Bucket, pages: CardPages, tables: SeatedTables) -> None:
+    def __init__(self, bucket: Bucket, pages: CudaPages, tables: SeatedTables) -> None:
         from ridgeline.ops.kernels.triton import One, Seen, Several
 
-        super().__init__(pages)
-        self.bucket, self.tables, groups = bucket, tables, len(tables.groups)
+        self.bucket, self._seats, groups = bucket, tables, len(tables.groups)
         # One more sequence with several rows: those of nothing.
         several = bucket.several + 1 if bucket.several else 0
         self._shapes = (
@@ -65,11 +58,11 @@ class StepInputs(OnPages):
         numbers = torch.zeros(sum(a * b for a, b in self._shapes), dtype=torch.int32, device=tables.device)
         self._told = Told(numbers)
         of_rows, of_ones, of_several, logits = self._parts(numbers)
-        self.ids_T, self.positions_T, *self._slots = of_rows.unbind()
+        self.ids_T, self.positions_T, *slots = of_rows.unbind()
         self.rows_R = logits[0]
         lengths_O, rows_O, *offsets_O = of_ones.unbind()
         length_C, row_C, count_C, before_C, begin_C, *offsets_C = of_several.unbind()
-        self._seen = [
+        seen = [
             Seen(
                 tables.pages,
                 One(offset_O, lengths_O, rows_O) if bucket.ones else None,
@@ -79,19 +72,20 @@ class StepInputs(OnPages):
             )
             for offset_O, offset_C in zip(offsets_O, offsets_C, strict=True)
         ]
+        self.kv = CudaKV(pages, slots, dict(enumerate(seen)))
 
     def _parts(self, numbers: _Numbers) -> list[_Numbers]:
         """What is said of rows, of sequences with one, of those with several, and of logits."""
         ends = [*accumulate(a * b for a, b in self._shapes)]
         return [numbers[end - a * b : end].reshape(a, b) for (a, b), end in zip(self._shapes, ends, strict=True)]
 
-    def fill(self, items: Sequence[PlanItem], builder: BatchBuilder) -> None:
+    def fill(self, items: Sequence[RowItem], tables: PageTables) -> None:
         """Put what a step of these items reads where it is read."""
-        seats = self.tables.settle(items, builder)
+        seats = self._seats.settle(items, tables)
         counts = [len(item.tokens) for item in items]
         *starts, end = accumulate(counts, initial=0)
         of_rows, of_ones, of_several, logits = self._parts(self._told.begin())
-        self._fill_rows(of_rows, items, builder, end)
+        self._fill_rows(of_rows, items, tables, end)
         ones = [i for i, count in enumerate(counts) if count == 1 and self.bucket.ones]
         several = [i for i, count in enumerate(counts) if count > 1 or not self.bucket.ones]
         of_ones[0] = 0
@@ -108,7 +102,7 @@ class StepInputs(OnPages):
             of_several[3] = np.cumsum(of_several[2]) - of_several[2]
             rooms = rooms_of(of_several[0])
             of_several[4] = np.cumsum(rooms) - rooms
-        for index, (start, width) in enumerate(zip(self.tables.starts, self.tables.widths, strict=True)):
+        for index, (start, width) in enumerate(zip(self._seats.starts, self._seats.widths, strict=True)):
             offsets = start + np.multiply(seats, width)
             of_ones[_OF_ONES + index, : len(ones)] = offsets[ones]
             of_several[_OF_SEVERAL + index, : len(several)] = offsets[several]
@@ -117,7 +111,7 @@ class StepInputs(OnPages):
         logits[0, : len(wanted)] = wanted
         self._told.send()
 
-    def _fill_rows(self, of_rows: Ints, items: Sequence[PlanItem], builder: BatchBuilder, end: int) -> None:
+    def _fill_rows(self, of_rows: Ints, items: Sequence[RowItem], tables: PageTables, end: int) -> None:
         of_rows[:_OF_ROWS], of_rows[_OF_ROWS:] = 0, _NOWHERE
         of_rows[0, :end] = [token for item in items for token in item.tokens]
         position_T = (
@@ -126,12 +120,12 @@ class StepInputs(OnPages):
             else np.concatenate([np.arange(item.start, item.start + len(item.tokens)) for item in items])
         )
         of_rows[1, :end] = position_T
-        tables = [builder.tables(item.request) for item in items]
-        for index, group in enumerate(self.tables.groups):
+        tables_of = [tables.tables(item.request) for item in items]
+        for index, group in enumerate(self._seats.groups):
             size = group.page_size
             pages = [
                 table[index][position // size]
-                for item, table in zip(items, tables, strict=True)
+                for item, table in zip(items, tables_of, strict=True)
                 for position in range(item.start - item.start % size, item.start + len(item.tokens), size)
             ]
             # Of each page as many positions as the step has in it: a new one begins with an item, and at its edge.
@@ -139,19 +133,3 @@ class StepInputs(OnPages):
             begins_T[[*accumulate((len(item.tokens) for item in items[:-1]), initial=0)]] = True
             page_T = np.array(pages)[np.cumsum(begins_T) - 1]
             of_rows[_OF_ROWS + index, :end] = page_T * size + position_T % size
-
-    def seen(self, group: int) -> "Seen":
-        """As OnPages.seen."""
-        return self._seen[group]
-
-    def slots(self, group: int) -> Tensor:
-        """As OnPages.slots."""
-        return self._slots[group]
-
-    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """Torch computes it, over tables that the host knows."""
-        raise AssertionError("steps over latents are not captured")
-
-    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As attend_latent."""
-        raise AssertionError("steps over states are not captured")

@@ -1,0 +1,40 @@
+"""Backends: the code that executes the ops of a model, one folder for each kind of hardware.
+
+A new backend is a folder and a line in BACKENDS.
+"""
+
+import torch
+
+from ridgeline.backends.cpu.backend import CpuBackend
+from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.reference import ReferenceBackend
+from ridgeline.models.network import Network
+from ridgeline.ops.backend import REFERENCE, Backend
+
+BACKENDS: tuple[type[Backend], ...] = (CudaBackend, CpuBackend, ReferenceBackend)
+"""All backends. The first one that serves a device executes the models on it."""
+
+
+def backend_of(device: torch.device) -> Backend:
+    """Return a new backend for a model whose parameters are on `device`."""
+    return next(backend for backend in BACKENDS if backend.serves(device))()
+
+
+def prepared(model: Network) -> Backend:
+    """Return the backend of a model, which is prepared for its device if it was not prepared before."""
+    if model.backend is REFERENCE:
+        backend_of(next(model.parameters()).device).prepare(model)
+    return model.backend
+
+
+def priced_backends() -> tuple[Backend, ...]:
+    """Return the backends with kernels of their own, which state launches without their hardware."""
+    return _PRICED
+
+
+def priced_backend(kind: str) -> Backend:
+    """Return the backend with kernels of its own for a kind of devices: "cpu" or "gpu"."""
+    return next(backend for backend in _PRICED if backend.kind == kind)
+
+
+_PRICED = tuple(backend() for backend in BACKENDS if backend.kind)

@@ -1,0 +1,1 @@
+"""The backend for CPUs: our compiled C++ kernels."""

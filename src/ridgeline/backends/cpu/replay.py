@@ -1,0 +1,54 @@
+"""The decode steps that the CPU backend records and makes again (recording.py)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ridgeline.backends.cpu.coverage import covers
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.backend import ReplayShape
+from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.matrix.operands import DTYPES
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Work
+
+
+def records(model: nn.Module) -> bool:
+    """Return whether decode steps of few sequences are recorded: the library computes all of them, over keys and values
+    that it reads."""
+    if not isinstance(model, Model) or not model.has_head or model.storage.dtype not in DTYPES:
+        return False
+    kept = all(isinstance(spec, KVSpec) and spec.grows for spec in model.kv_specs)
+    return kept and all(map(covers, model.decode_ops()))
+
+
+def recorded_bytes(model: Model) -> int:
+    """Return the bytes that recorded decode steps hold on to: the results of the ops of the largest one, by their
+    shapes; 0 for a model whose steps are not recorded."""
+    if not records(model):
+        return 0
+    memory = Memory("meta")
+
+    def told(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
+        results = output if isinstance(output, tuple) else (output,)
+        fresh = [result for result in results if all(result is not given for given in inputs)]
+        if isinstance(op, Attention) and op.rope is not None:
+            fresh += inputs[:2]  # rotated, next to what they were
+        for tensor in fresh:
+            memory.take(tensor.shape, tensor.dtype)
+
+    model.trace_calls(dict.fromkeys(model.spaces, MAX_RECORDED_ROWS), told)
+    return memory.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """The steps that are recorded: decode steps of few rows, guesses among them, without adapters."""
+
+    def shape_of(self, work: Work) -> ReplayShape | None:
+        """As ReplayedSteps.shape_of."""
+        few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
+        return ReplayShape(work.tokens, work.logit_rows) if few else None

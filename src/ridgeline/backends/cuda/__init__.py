@@ -1,0 +1,1 @@
+"""The backend for NVIDIA GPUs: our Triton kernels."""

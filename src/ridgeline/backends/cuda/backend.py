@@ -1,0 +1,181 @@
+"""The CUDA backend: Triton kernels execute what they are faster at than the libraries of a GPU, and PyTorch the rest.
+
+Shapes: as in ops/backend.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
+from ridgeline.backends.cuda.coverage import TAKES, covers, keeps
+from ridgeline.backends.cuda.graphs import CudaGraphs
+from ridgeline.backends.cuda.launches import launches
+from ridgeline.backends.cuda.pages import CudaPages
+from ridgeline.backends.shared import takes_norm
+from ridgeline.models.model import Model
+from ridgeline.models.network import Network
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.backend import Backend, ReplayedSteps
+from ridgeline.ops.kernels.available import triton_on
+from ridgeline.ops.kv import KVGroup
+from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.ops.linear import Projections
+from ridgeline.ops.matrix import Matrix, PlainMatrix
+from ridgeline.ops.matrix.operands import DTYPES, Operands
+from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.op import Launch, Op
+from ridgeline.ops.paged import Pages
+from ridgeline.ops.paged_state import StatePages
+from ridgeline.ops.step_graphs import StepGraphs
+from ridgeline.ops.work import Space, Work
+
+if TYPE_CHECKING:
+    from ridgeline.ops.kernels.triton import TritonKernels
+
+
+class CudaBackend(Backend):
+    """The kernels for GPUs, for models in fp32 or bf16."""
+
+    name = "cuda"
+    kind = "gpu"
+    takes = TAKES
+
+    def __init__(self) -> None:
+        # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
+        self._joined = WeakKeyDictionary[Projections, Operands]()
+
+    @staticmethod
+    def serves(device: torch.device) -> bool:
+        """As Backend.serves: where Triton is installed, or its interpreter is asked for."""
+        return triton_on(device) is not None
+
+    @cached_property
+    def kernels(self) -> "TritonKernels":
+        """The kernels, which prices do without."""
+        from ridgeline.ops.kernels.triton import TritonKernels
+
+        return TritonKernels()
+
+    def prepare(self, model: nn.Module) -> None:
+        """As Backend.prepare: plain matrices of one op are laid behind each other."""
+        assert isinstance(model, Network)
+        super().prepare(model)
+        for _, op in model.ops():
+            if isinstance(op, Projections) and (joined := _join(op)) is not None:
+                self._joined[op] = joined
+
+    def bind(self, part: nn.Module) -> None:
+        """As Backend.bind. The ops of a model in another dtype stay with the reference."""
+        if isinstance(part, Network) and part.storage.dtype not in DTYPES:
+            part.bound_to(self)
+            return
+        super().bind(part)
+        for op in part.modules():
+            if isinstance(op, AddRMSNorm) and takes_norm(op):
+                op.run_in(("forward",), fused=True)
+            elif isinstance(op, Attention) and keeps(op):
+                op.run_in(("keep", "attend"))
+
+    def covers(self, op: Op) -> bool:
+        """As Backend.covers; products of many rows are cuBLAS's, which counts as a kernel of this backend."""
+        return covers(op)
+
+    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+        """As Backend.launches."""
+        return launches(op, work, space)
+
+    def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
+        """As Backend.replayed_steps."""
+        return CapturedSteps(most_captured_rows(model)) if captures(model) else None
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
+    ) -> Pages:
+        return CudaPages(layers, groups, states)
+
+    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+        assert isinstance(model, Model), "steps of language models are replayed"
+        assert isinstance(pages, CudaPages), "steps are captured over pages of this backend"
+        return CudaGraphs(model, pages)
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
+        """As Backend.product."""
+        if x_TI.stride(-1) != 1:
+            return matrix.computed(x_TI)
+        rows_TI, operands = matrix.for_kernel(x_TI)
+        if operands is None or not self.kernels.takes(operands):
+            return matrix.computed(x_TI)
+        return self.kernels.products(rows_TI, (operands,))[0]
+
+    def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
+        """As Backend.products: one product with matrices that lie behind each other."""
+        joined = self._joined.get(op)
+        if joined is None or x_TI.stride(-1) != 1:
+            return super().products(op, x_TI)
+        (whole_TO,) = self.kernels.products(x_TI, (joined,))
+        return torch.split(whole_TO, [matrix.outputs for matrix in op.matrices], dim=-1)
+
+    def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
+        """As Backend.logits, in fp32 where the kernels take the matrix."""
+        operands = matrix.operands
+        if operands is None or x_RI.stride(-1) != 1 or not self.kernels.takes(operands):
+            return super().logits(matrix, x_RI)
+        return self.kernels.products(x_RI, (operands,), torch.float32)[0]
+
+    def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
+        """As Backend.gated: read once and written once, of activations that there is a kernel for."""
+        both_TF = self.kernels.gated(gate_TF, up_TF, activation) if gate_TF.stride(-1) == 1 else None
+        return super().gated(gate_TF, up_TF, activation) if both_TF is None else both_TF
+
+    # -- between products ---------------------------------------------------------------------------------------------
+
+    def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
+        """As Backend.norm, where the kernel rounds as the op does."""
+        if not op.rounds_alike or x_xD.stride(-1) != 1:
+            return super().norm(op, x_xD)
+        return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
+
+    def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """As Backend.add_norm: one call, which reads the sum once."""
+        if not op.fused or x_TD.stride(-1) != 1:
+            return super().add_norm(op, x_TD, y_TD)
+        return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    def likeliest(self, logits_RV: Tensor) -> Tensor:
+        """As Backend.likeliest: a row is read by many programs at once."""
+        return self.kernels.likeliest(logits_RV)
+
+
+def _join(op: Projections) -> Operands | None:
+    """Lay the plain matrices of an op behind each other in memory, so that one product gives all of their results.
+
+    A GPU takes as long to begin a small product as to do it. The matrices stay what they are by name. Returns what rows
+    are multiplied with, or None where a matrix is not plain.
+    """
+    weights = [own for own in map(_plain, op.matrices) if own is not None]
+    biased = {own.bias is not None for own in weights}
+    if len(weights) < max(2, len(op.names)) or len(biased) != 1:
+        return None
+    whole = torch.cat([own.weight for own in weights])
+    biases = [own.bias for own in weights if own.bias is not None]
+    bounds = [len(own.weight) for own in weights]
+    for matrix, part in zip(op.matrices, torch.split(whole, bounds), strict=True):
+        matrix.weight = nn.Parameter(part, requires_grad=False)
+    return Operands(whole, torch.cat(biases) if biases else None)
+
+
+def _plain(matrix: Matrix) -> Operands | None:
+    """Return the operands of a matrix in the model's dtype that stands alone; None for any other."""
+    own = matrix.operands if isinstance(matrix, PlainMatrix) else None
+    return own if own is not None and own.codes is None else None

@@ -1,0 +1,47 @@
+"""The devices on which the Triton kernels run.
+
+Triton is imported when a model is prepared that wants it. It comes with torch's CUDA builds and is no dependency: if it
+is missing, torch computes. `RIDGELINE_KERNELS=triton` with TRITON_INTERPRET=1 has its interpreter run them on
+the processor, number by number, for tests.
+"""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from ridgeline.ops.kernels.library import TRITON, VARIABLE
+
+if TYPE_CHECKING:
+    from ridgeline.ops.kernels.triton import TritonKernels
+
+COPY_BYTES = 256 << 20
+"""The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
+numbers in bf16. If there are more, it reads them where they lie."""
+
+
+@cache
+def _triton() -> "TritonKernels | None":
+    if find_spec("triton") is None:
+        return None
+    from ridgeline.ops.kernels.triton import TritonKernels
+
+    return TritonKernels()
+
+
+@cache
+def interpreted() -> bool:
+    """Return whether Triton's interpreter is to run the kernels for GPUs on the processor."""
+    return os.environ.get(VARIABLE) == TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def triton_on(device: torch.device) -> "TritonKernels | None":
+    """Return the Triton kernels if this device runs them."""
+    if os.environ.get(VARIABLE) == "off":
+        return None
+    if device.type == "cuda":
+        return _triton() if torch.cuda.is_available() else None
+    return _triton() if device.type == "cpu" and interpreted() else None
