@@ -78,7 +78,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/ops/kernels/sources.py $(wildcard src/ridgeline/ops/kernels/native/*)
+$(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/backends/cpu/sources.py $(wildcard src/ridgeline/backends/cpu/native/*)
 	@echo '1/$(STEPS) an environment in $(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo '2/$(STEPS) torch without CUDA, some 200 MB, from $(TORCH_INDEX)'
@@ -86,7 +86,7 @@ $(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/ops/kernels
 		|| echo 'torch cannot be had there: pip chooses it in the next step, on Linux with gigabytes of CUDA'
 	@echo '3/$(STEPS) ridgeline and what it needs; its kernels are compiled here, which takes up to two minutes'
 	@$(PIP) --editable .
-	@$(BIN)/python -c 'import torch; from ridgeline.ops.kernels import library; print("torch", torch.__version__); print("kernels", library.state())'
+	@$(BIN)/python -c 'import torch; from ridgeline.backends.cpu import library; print("torch", torch.__version__); print("kernels", library.state())'
 	@touch $@
 
 # By the package's name, which is installed: what an extra asks for, and no second compilation.

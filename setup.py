@@ -1,4 +1,4 @@
-"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built.
+"""Compiles the kernels of `src/ridgeline/backends/cpu/native` into the package when it is built.
 
 pyproject.toml says all else. They are plain C functions that ctypes calls, so one wheel serves every
 Python of a platform. Where there is no compiler the package is built without them, and runs on torch alone.
@@ -18,7 +18,7 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-FOLDER = Path("ridgeline", "ops", "kernels")
+FOLDER = Path("ridgeline", "backends", "cpu")
 LIBRARY = "libridgeline.so"
 FLAGS = [
     "-std=gnu++20",

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
-from ridgeline.ops.kernels.library import Library, library
+from ridgeline.backends.cpu.attention import PagedAttention, Scoring, Sequences
+from ridgeline.backends.cpu.library import Library, library
 from ridgeline.ops.matrix.operands import Operands
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from ridgeline.backends.cpu.library import Library, library
 from ridgeline.calibrate import estimate
 from ridgeline.calibrate.estimate import probed
 from ridgeline.calibrate.timer import Timer
-from ridgeline.ops.kernels.library import Library, library
 from ridgeline.roofline.device import Device
 from support.kernels import SETS, back_to_the_best
 

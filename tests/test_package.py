@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.ops.kernels.sources import digest_of
+from ridgeline.backends.cpu.sources import digest_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src", "ridgeline")
@@ -30,7 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sent(tree: Path) -> set[str]:
     """The files of a source distribution, made where a library has been compiled."""
-    (tree / PACKAGE / "ops" / "kernels" / "libridgeline.so").touch()
+    (tree / PACKAGE / "backends" / "cpu" / "libridgeline.so").touch()
     code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_it_holds_every_file_of_the_package(sent: set[str]) -> None:
         "setup.py",
         "pyproject.toml",
         "LICENSE",
-        str(PACKAGE / "ops" / "kernels" / "native" / "kernels.cpp"),
+        str(PACKAGE / "backends" / "cpu" / "native" / "kernels.cpp"),
     } <= sent
 
 
@@ -73,7 +73,7 @@ def build(tree: Path, into: Path, **environment: str) -> subprocess.CompletedPro
 def test_a_build_without_kernels_says_why_in_a_line(tree: Path, tmp_path: Path, compiler: str, says: str) -> None:
     """A compiler that refuses the probe is asked for nothing else; the package is there without a library, also where
     an earlier build had left one."""
-    library = tmp_path / "lib" / "ridgeline" / "ops" / "kernels" / "libridgeline.so"
+    library = tmp_path / "lib" / "ridgeline" / "backends" / "cpu" / "libridgeline.so"
     library.parent.mkdir(parents=True)
     library.touch()
     script = tmp_path / "too-old"
@@ -122,10 +122,10 @@ def test_a_compiler_with_arguments_is_taken_as_a_shell_would(tree: Path, tmp_pat
     assert len(calls) - len(made) >= 1  # the probe
     assert len(made) >= 4  # two sources without an instruction set, one with, and the link
     assert all("-DSAID=two words" in call for call in made)
-    sources = f'-DSOURCES="{digest_of(ROOT / PACKAGE / "ops" / "kernels" / "native")}"'
+    sources = f'-DSOURCES="{digest_of(ROOT / PACKAGE / "backends" / "cpu" / "native")}"'
     (told,) = (call for call in made if sources in call)
     assert any(word.endswith("library.cpp") for word in told), "the library says what it was compiled from"
-    assert (tmp_path / "lib" / "ridgeline" / "ops" / "kernels" / "libridgeline.so").exists()
+    assert (tmp_path / "lib" / "ridgeline" / "backends" / "cpu" / "libridgeline.so").exists()
 
 
 @pytest.mark.parametrize(

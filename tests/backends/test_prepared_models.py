@@ -13,6 +13,7 @@ from torch import Tensor
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.backend import CpuBackend
+from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint.fill import fill_dummy, stay_here
@@ -21,7 +22,6 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.group_norm import GroupNorm
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.norm import AddRMSNorm
 from support.engines import uncached_logits
 

@@ -12,6 +12,7 @@ from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends import backend_of, prepared
 from ridgeline.backends.cpu.backend import CpuBackend
 from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.backends.watched import Watch, Watched
@@ -24,7 +25,6 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.paged import Pages
 from ridgeline.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs

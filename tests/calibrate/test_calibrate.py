@@ -13,6 +13,8 @@ import torch
 
 from ridgeline import calibrate, ops, roofline
 from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu.library import library
+from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
 from ridgeline.calibrate import estimate, file, roofs, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
@@ -43,8 +45,6 @@ from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.kernels.library import library
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Space, Work

@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from models.comparing import MATTERS, off
 from ridgeline import LLM, SamplingParams
 from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu.library import Library
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.backend import REFERENCE
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.matrix.gguf import BLOCKS

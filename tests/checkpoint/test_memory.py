@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from models.configs import CONFIGS
+from ridgeline.backends.cpu.library import library
 from ridgeline.checkpoint import fill, load_model, open_source, read_config
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.ops.kernels.library import library
 from support.checkpoints import write_folder, write_raw
 
 # 1.2 GB of bfloat16, in a file of zeros that takes no room on disk.

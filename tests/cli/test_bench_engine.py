@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cli.running import REFUSED, USAGE, Run, assert_one_line
+from ridgeline.backends.cpu.library import library
 from ridgeline.bench.engine.workload import choose, read_workloads
 from ridgeline.calibrate.calibration import Calibration, FittedClass
 from ridgeline.calibrate.file import save
 from ridgeline.calibrate.roofs import Stream
-from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Efficiency
 from ridgeline.roofline.pace import Pace
 from support.kernels import SETS

@@ -20,6 +20,7 @@ from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Ended, Run, assert_one_
 from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA, MAMBA
 from ridgeline import __version__
+from ridgeline.backends.cpu.library import library
 from ridgeline.calibrate.calibration import Calibration, FittedClass
 from ridgeline.calibrate.file import save
 from ridgeline.calibrate.roofs import Stream
@@ -28,7 +29,6 @@ from ridgeline.cli import calibrate
 from ridgeline.cli import main as command_line
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.host import cores
-from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Cache, Efficiency, Host
 from ridgeline.roofline.pace import Pace
 from support.gguf_models import made, mixed

@@ -22,12 +22,12 @@ from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
+from ridgeline.backends.cpu.library import library
 from ridgeline.cli import serve as command
 from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.texts import load_texts
-from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.library import Library, library
 from ridgeline.checkpoint import load_denoiser, open_source
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.host import cores
 from ridgeline.models.denoiser import Denoiser
-from ridgeline.ops.kernels.library import Library, library
 
 STEPS = 3
 

@@ -51,7 +51,7 @@ CAPTURED = {"gemma2", "qwen3"} | ({"llama", "mistral", "qwen2", "gpt2"} if HAS_C
 def _on_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Where there is no card, no keys are cut into parts: each is some milliseconds of the interpreter."""
     if not HAS_CARD and find_spec("triton"):
-        monkeypatch.setattr("ridgeline.ops.kernels.triton.attention._PROGRAMS", 1)
+        monkeypatch.setattr("ridgeline.backends.cuda.triton.attention._PROGRAMS", 1)
     with cards_compute():
         yield
 

@@ -11,7 +11,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu import graphs, replay
+from ridgeline.backends.cpu import recording as recording_module
 from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.library import library
+from ridgeline.backends.cpu.recording import Memory, record
 from ridgeline.backends.cpu.replay import recorded_bytes, records
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
@@ -19,9 +22,6 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kernels import recording as recording_module
-from ridgeline.ops.kernels.library import library
-from ridgeline.ops.kernels.recording import Memory, record
 from ridgeline.ops.matrix.operands import Operands
 from support.checkpoints import random_ours
 from support.engines import EagerRunner, token_engine

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.small_models import LATENT, LLAMA, MIXED, SLIDING, greedy, poison_free_pages, small_model
 from ridgeline.backends import backend_of
+from ridgeline.backends.cpu.library import library
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_model, load_weights
 from ridgeline.engine.kv.store import KVStore
@@ -20,7 +21,6 @@ from ridgeline.engine.setup import EngineSettings
 from ridgeline.models import Fields, ModelRefused, build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVSpec, deal_layers
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.work import Segment

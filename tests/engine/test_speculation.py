@@ -17,6 +17,7 @@ import ridgeline
 from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.library import library
 from ridgeline.engine import LLM, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
@@ -30,7 +31,6 @@ from ridgeline.engine.speculation.settings import Speculation, configured, named
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
 from ridgeline.roofline.price import Price

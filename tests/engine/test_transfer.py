@@ -18,6 +18,7 @@ import pytest
 from engine.apart import ASKED, GREEDY, PROMPTS, SETTINGS, alone, engine_of, pair
 from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
+from ridgeline.backends.cpu.library import Library
 from ridgeline.checkpoint.fill import fill_dummy, stay_here
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
@@ -52,7 +53,6 @@ from ridgeline.engine.worker.messages import PeerChanged
 from ridgeline.engine.worker.thread import EngineThread
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_to_run
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.matrix import QuantisedMatrix
 from support.adapters import own_widths, write_adapter

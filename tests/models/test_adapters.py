@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from models.configs import CONFIGS
 from models.parity_cases import CASES
 from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.library import library
 from ridgeline.checkpoint import load_model
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.engine.generation_request import GenerationRequest
@@ -21,7 +22,6 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.work import CAUSAL, Segment, Work
 from ridgeline.roofline.price import Price
 from support.adapters import adapted, merged, own_widths, write_adapter

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.layout import interleaves, settle
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import (
     AdaptedMatrix,

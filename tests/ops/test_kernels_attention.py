@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ridgeline.backends.cpu.attention import rotate
 from ridgeline.backends.cpu.coverage import attends
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kernels.attention import rotate
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
 from ridgeline.ops.work import CAUSAL, CROSS, Reach

@@ -12,10 +12,10 @@ from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
 from ridgeline.backends.cpu.backend import CpuBackend, layer_experts, picking
 from ridgeline.backends.cpu.coverage import covers
+from ridgeline.backends.cpu.experts import LayerExperts, route
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.experts import Experts, ExpertSizes
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.experts import LayerExperts, route
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.nonlinearity import ACTIVATIONS, ClampedGate

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ridgeline.ops.kernels.library import Library
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.kv_codes import quantise, widen
 from support.kernels import SETS, back_to_the_best
 from support.paged import Case, Inputs, Memory, Native

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.ops.matrix.operands import Codes
 from ridgeline.ops.nonlinearity import ACTIVATIONS

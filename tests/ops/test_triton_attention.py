@@ -64,10 +64,10 @@ def test_attention_is_torchs(name: str) -> None:
 def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and values out of their pages first: chunks that begin within a tile, beside decodes, with sinks and caps;
     and nothing of a neighbour's that is not finite."""
-    from ridgeline.ops.kernels.triton import PagedAttention
+    from ridgeline.backends.cuda.triton import PagedAttention
 
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.dense.FEWEST_QUERIES", 2)
     gathered: list[int] = []
     copying = PagedAttention._gathered
     monkeypatch.setattr(PagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
@@ -84,11 +84,11 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
 @pytest.mark.parametrize("copied", [False, True])
 def test_prompts_of_many_sequences_find_their_tiles(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a program compares its tile with at a time, of lengths that fill tiles and that do not."""
-    from ridgeline.ops.kernels.triton.attend import AT_ONCE
+    from ridgeline.backends.cuda.triton.attend import AT_ONCE
 
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
     if copied:
-        monkeypatch.setattr("ridgeline.ops.kernels.triton.dense.FEWEST_QUERIES", 2)
+        monkeypatch.setattr("ridgeline.backends.cuda.triton.dense.FEWEST_QUERIES", 2)
     case = Case(heads=(1, 3), dim=64, width=64, dtype=torch.bfloat16)
     cuts = [[2 + 5 * n % 13] for n in range(AT_ONCE.value + 6)]
     sequences = [sequence(case, length, n) for n, (length,) in enumerate(cuts)]
@@ -98,9 +98,9 @@ def test_prompts_of_many_sequences_find_their_tiles(copied: bool, monkeypatch: p
 
 def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
-    from ridgeline.ops.kernels.triton import Several
+    from ridgeline.backends.cuda.triton import Several
 
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
     case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
     none = torch.zeros(0)
 
@@ -117,7 +117,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not copies(reach=Reach("window", 512))
     assert not copies(dtype=torch.float32)
     assert not copies(dim=96)
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.attention.is_hopper", lambda _: False)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: False)
     assert not copies()
 
 
@@ -131,7 +131,7 @@ def test_long_sequences_are_cut_into_parts() -> None:
 
 def test_what_is_not_there_is_left_alone() -> None:
     """A row at no slot writes nothing, one of length 0 gives nothing that is not finite."""
-    from ridgeline.ops.kernels.triton import One, Seen
+    from ridgeline.backends.cuda.triton import One, Seen
 
     case = Case(heads=(2, 2), dim=16, width=16)
     memory, own = Memory(Cards(), case, 2), sequence(case, 3, 0)
@@ -152,7 +152,7 @@ def test_what_is_not_there_is_left_alone() -> None:
 def test_rows_of_nothing_are_zeros(reach: Reach) -> None:
     """A step in a larger bucket: sequences that are not there, rows that are nobody's, more tiles than rows want; the
     rows of all others are as without."""
-    from ridgeline.ops.kernels.triton import One, Seen, Several
+    from ridgeline.backends.cuda.triton import One, Seen, Several
 
     case = replace(PLAIN, reach=reach)
     memory, cut = Memory(Cards(), case, 12), (21, 1, 70)

@@ -18,7 +18,7 @@ pytestmark = needs_triton
 
 @pytest.fixture(scope="module")
 def cards():  # type: ignore[no-untyped-def]
-    from ridgeline.ops.kernels.triton import TritonKernels
+    from ridgeline.backends.cuda.triton import TritonKernels
 
     return TritonKernels()
 
@@ -116,7 +116,7 @@ def test_codes_of_rows_are_not_taken(cards) -> None:  # type: ignore[no-untyped-
 @pytest.mark.parametrize("columns", [1, 5, 2048, 5000])
 def test_the_largest_of_a_row_is_torchs(columns: int, cards, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """The first of equals, rows of nothing but -inf, NaN wherever it is, and rows with something between them."""
-    monkeypatch.setattr("ridgeline.ops.kernels.triton.likeliest._BLOCK", 1024)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.likeliest._BLOCK", 1024)
     wide_RV = torch.randn(6, columns + 3, generator=torch.Generator().manual_seed(columns)).to(DEVICE)
     x_RV = wide_RV[:, :columns]
     x_RV[1, columns // 3], x_RV[1, -1] = 9.0, 9.0

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from real.llama_cpp import LlamaCpp
 from real.packages import LLAMA_CPP, SMOLLM2
-from ridgeline.ops.kernels.library import Library
+from ridgeline.backends.cpu.library import Library
 
 logging.disable_progress_bar()
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.library import Library
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.in_numpy import NumpySampler
 from ridgeline.engine.sampling.native import NativeSampler
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.ops.kernels.library import Library
 
 FIELDS: list[dict[str, Any]] = [
     {}, {"top_p": 0.95}, {"top_p": 0.3, "temperature": 0.7}, {"top_k": 50}, {"top_k": 9000, "top_p": 0.99},

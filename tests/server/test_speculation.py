@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.speculation.settings import Speculation
-from ridgeline.ops.kernels.library import library
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from ridgeline.backends.cpu.library import library
+from ridgeline.backends.cuda.available import interpreted, triton_on
 from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.available import interpreted, triton_on
-from ridgeline.ops.kernels.library import library
 
 HAS_CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_CARD else "cpu")

@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.library import Library
 from ridgeline.backends.cpu.pages import CpuPages
 from ridgeline.ops.attend import attend_segment, value_of
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.formats import kv_format_named
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.work import CAUSAL, Reach

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, Maker, Ticks, Tiny
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.checkpoint import read_config
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import build
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment, Space, Work
 from ridgeline.roofline import price as pricing

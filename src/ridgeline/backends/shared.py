@@ -14,7 +14,7 @@ from ridgeline.ops.op import Launch
 
 FEW_ROWS = 8
 """The most rows for which our products read a matrix as it is stored; for more they lay it out first (STREAMED_ROWS of
-ops/kernels/native/product.h)."""
+backends/cpu/native/product.h)."""
 
 
 def product_class(kind: str, rows: int, stored: WeightFormat | None = None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.calibrate.file import cache_folder, current_key, device_name
 from ridgeline.calibrate.probe import nothing_but_launches
 from ridgeline.calibrate.roofs import (
@@ -22,7 +23,6 @@ from ridgeline.calibrate.roofs import (
 from ridgeline.calibrate.run import memory_bytes
 from ridgeline.calibrate.timer import Timer
 from ridgeline.files import write_whole
-from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Device, Efficiency
 
 PROBE_SECONDS = 2.0

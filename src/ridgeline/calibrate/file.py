@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from ridgeline import calibrate, ops, roofline
+from ridgeline.backends.cpu.library import in_use
+from ridgeline.backends.cuda.available import triton_on
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
 from ridgeline.host import processor
-from ridgeline.ops.kernels.available import triton_on
-from ridgeline.ops.kernels.library import in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 

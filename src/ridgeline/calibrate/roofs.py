@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.library import library, share_threads
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.ops.formats import FORMATS, FP32
-from ridgeline.ops.kernels.library import library, share_threads
 from ridgeline.ops.matrix.operands import DTYPES, Operands
 from ridgeline.roofline.device import Cache
 

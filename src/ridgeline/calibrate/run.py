@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.calibrate.assembled import assembled
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card import calibrate_card
@@ -28,7 +29,6 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial
 from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels.library import library
 from ridgeline.roofline.device import Device
 
 SECONDS = 55.0  # for one number of threads

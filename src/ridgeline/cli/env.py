@@ -9,10 +9,10 @@ from inspect import isabstract
 import torch
 
 from ridgeline.backends import backend_of
+from ridgeline.backends.cpu.library import state
 from ridgeline.cli import options
 from ridgeline.host import GIB, available_memory, processor
 from ridgeline.ops.backend import Backend
-from ridgeline.ops.kernels.library import state
 from ridgeline.ops.op import Op
 from ridgeline.version import __version__
 

@@ -1,7 +1,7 @@
 """What commands say that compute where the package was installed without a compiler."""
 
+from ridgeline.backends.cpu.library import missing
 from ridgeline.cli.terminal import say
-from ridgeline.ops.kernels.library import missing
 
 
 def slower() -> str:

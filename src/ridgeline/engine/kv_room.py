@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
+from ridgeline.backends.cuda.available import COPY_BYTES
 from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter
@@ -19,8 +21,6 @@ from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.available import COPY_BYTES
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
@@ -38,7 +39,6 @@ from ridgeline.models.families import drawer_of
 from ridgeline.models.fields import DivisionRefused
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import costly_format
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.shard import Shard
 from ridgeline.roofline.device import Device

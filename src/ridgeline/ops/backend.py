@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SamplingKernel = Callable[[int, int, int], None]
 """A kernel that takes all steps of sampling for rows of logits in this machine's memory.
 
-Its arguments are the address of the rows' structures (`Sampling` in ops/kernels/native/kernels.h), their number, and
+Its arguments are the address of the rows' structures (`Sampling` in backends/cpu/native/kernels.h), their number, and
 the size of the vocabulary.
 """
 

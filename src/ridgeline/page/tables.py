@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
 from ridgeline.backends.cpu.replay import recorded_bytes, records
 from ridgeline.checkpoint.source import Source
 from ridgeline.models import family_of
@@ -16,7 +17,6 @@ from ridgeline.models.bill import bill, layers_of
 from ridgeline.models.model import Model
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS
 from ridgeline.ops.kv import KVGroup, deal_layers
 from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.work import Reach

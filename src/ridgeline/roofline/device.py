@@ -28,7 +28,7 @@ class Efficiency:
     `kernels` states, 1 where each is launched as dearly as the first. blend: the power p that joins the two roofs,
     (a^p + b^p)^(1/p): 1 where a kernel reads and computes in turn, 2 where it does both at once as far as it can, more
     where the longer one hides the other. recorded: seconds a launch takes in a decode step that is recorded
-    (`ops/kernels/recording.py`), where nothing is asked for anew; None where that was not measured, or is not done.
+    (`backends/cpu/recording.py`), where nothing is asked for anew; None where that was not measured, or is not done.
     """
 
     launch: float

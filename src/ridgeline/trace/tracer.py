@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ridgeline.backends.cpu.recording import Recording
 from ridgeline.calibrate.card_timer import Pair
 from ridgeline.models.network import Network, listening
 from ridgeline.ops.backend import Backend
-from ridgeline.ops.kernels.recording import Recording
 from ridgeline.ops.op import Op
 from ridgeline.trace.ledger import Shape
 from ridgeline.trace.timeline import Clock

@@ -10,10 +10,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ridgeline.backends.cpu.attention import rotate
 from ridgeline.backends.cpu.coverage import TAKES, covers, fuses, in_one_call
+from ridgeline.backends.cpu.experts import LayerExperts, Picking, route
 from ridgeline.backends.cpu.graphs import CpuGraphs
 from ridgeline.backends.cpu.launches import launches
 from ridgeline.backends.cpu.layout import lay_out
+from ridgeline.backends.cpu.library import Call, Library, library
 from ridgeline.backends.cpu.pages import CpuPages
 from ridgeline.backends.cpu.replay import RecordedSteps, records
 from ridgeline.models.model import Model
@@ -22,9 +25,6 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import Backend, ReplayedSteps, SamplingKernel
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.kernels.attention import rotate
-from ridgeline.ops.kernels.experts import LayerExperts, Picking, route
-from ridgeline.ops.kernels.library import Call, Library, library
 from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.linear import Projections

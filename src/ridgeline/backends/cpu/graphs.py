@@ -11,12 +11,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.attention import Sequences
 from ridgeline.backends.cpu.pages import CpuKV, CpuPages
+from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS, Memory, Recording, record
 from ridgeline.backends.cpu.replay import records
 from ridgeline.backends.hooks import Hooks
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.attention import Sequences
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory, Recording, record
 from ridgeline.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs, verifies
 
 

@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from torch import Tensor
 
+from ridgeline.backends.cpu.attention import KeptCodes, PagedAttention, Scoring, Sequences
 from ridgeline.backends.cpu.coverage import attends, reads_latents
+from ridgeline.backends.cpu.library import Library
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels.attention import KeptCodes, PagedAttention, Scoring, Sequences
-from ridgeline.ops.kernels.library import Library
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.layer_pages import LayerPages

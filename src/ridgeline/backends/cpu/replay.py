@@ -6,10 +6,10 @@ from typing import Any
 from torch import nn
 
 from ridgeline.backends.cpu.coverage import covers
+from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS, Memory
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import ReplayShape
-from ridgeline.ops.kernels.recording import MAX_RECORDED_ROWS, Memory
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.op import Op

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ridgeline.backends.cuda.available import triton_on
 from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
 from ridgeline.backends.cuda.coverage import TAKES, covers, keeps
 from ridgeline.backends.cuda.graphs import CudaGraphs
@@ -21,7 +22,6 @@ from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import Backend, ReplayedSteps
-from ridgeline.ops.kernels.available import triton_on
 from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.linear import Projections
@@ -35,7 +35,7 @@ from ridgeline.ops.step_graphs import StepGraphs
 from ridgeline.ops.work import Space, Work
 
 if TYPE_CHECKING:
-    from ridgeline.ops.kernels.triton import TritonKernels
+    from ridgeline.backends.cuda.triton import TritonKernels
 
 
 class CudaBackend(Backend):
@@ -57,7 +57,7 @@ class CudaBackend(Backend):
     @cached_property
     def kernels(self) -> "TritonKernels":
         """The kernels, which prices do without."""
-        from ridgeline.ops.kernels.triton import TritonKernels
+        from ridgeline.backends.cuda.triton import TritonKernels
 
         return TritonKernels()
 

@@ -126,7 +126,7 @@ class _Place:
 def _copied(step: Step, rows: int) -> int:
     """Return the rows of the copy that a step's prompts read from, if they are long enough for one; 0 if they read
     pages. Twice the rows of the step have room for what came before them."""
-    from ridgeline.ops.kernels.triton import FEWEST_QUERIES
+    from ridgeline.backends.cuda.triton import FEWEST_QUERIES
 
     counts = [len(item.tokens) for item in step.items]
     if max(counts) < FEWEST_QUERIES:

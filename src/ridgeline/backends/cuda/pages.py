@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ridgeline.backends.cpu.attention import KeptCodes, Scoring
 from ridgeline.backends.cuda.coverage import attends
 from ridgeline.backends.staging import staged
 from ridgeline.ops.attention import Attention, Keeping
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kernels.attention import KeptCodes, Scoring
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged import Pages, PartialKV
@@ -25,7 +25,7 @@ from ridgeline.ops.paged_state import StatePages
 from ridgeline.ops.rotary import Angles
 
 if TYPE_CHECKING:
-    from ridgeline.ops.kernels.triton import PagedAttention, Seen
+    from ridgeline.backends.cuda.triton import PagedAttention, Seen
 
 _Int = TypeVar("_Int", bound=np.integer)
 
@@ -46,7 +46,7 @@ class CudaPages(Pages):
     def kernel(self, op: Attention) -> "PagedAttention":
         """Return the kernel of an op that our kernels take."""
         if op not in self._kernels:
-            from ridgeline.ops.kernels.triton import PagedAttention
+            from ridgeline.backends.cuda.triton import PagedAttention
 
             pages = self.layers[op.layer]
             self._kernels[op] = PagedAttention(
@@ -117,7 +117,7 @@ class CudaKV(PartialKV, Keeping):
 def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
     transfer."""
-    from ridgeline.ops.kernels.triton import One, Seen, Several
+    from ridgeline.backends.cuda.triton import One, Seen, Several
 
     tables, counts = batch.tables[group], batch.tokens.counts
     lengths = batch.lengths if spec.grows else batch.encoded
@@ -148,6 +148,6 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
 
 def rooms_of(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
     """Rows that sequences of these lengths have in a copy of their keys and values."""
-    from ridgeline.ops.kernels.triton import ROOM
+    from ridgeline.backends.cuda.triton import ROOM
 
     return -(-lengths_C // ROOM) * ROOM

@@ -46,7 +46,7 @@ class StepInputs:
     """The inputs of a bucket's steps. kv: the KVContext of these."""
 
     def __init__(self, bucket: Bucket, pages: CudaPages, tables: SeatedTables) -> None:
-        from ridgeline.ops.kernels.triton import One, Seen, Several
+        from ridgeline.backends.cuda.triton import One, Seen, Several
 
         self.bucket, self._seats, groups = bucket, tables, len(tables.groups)
         # One more sequence with several rows: those of nothing.

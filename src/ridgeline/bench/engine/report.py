@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.backends.cpu.library import in_use
 from ridgeline.bench.engine.roofs import Roofs
 from ridgeline.bench.engine.row import DECODE, OUTPUT, PREFILL, Median, Row
 from ridgeline.document.numbers import percent, say, three
 from ridgeline.document.page import Block, Bullets, Document, Table, columns
 from ridgeline.document.page import Row as Line
-from ridgeline.ops.kernels.library import in_use
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 

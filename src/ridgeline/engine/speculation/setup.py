@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint.fill import load_weights, stay_here, to_card, weight_bytes
@@ -19,7 +20,6 @@ from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused, family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.model import Model
-from ridgeline.ops.kernels.library import library
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""The dtypes that our kernels read, each with its number in DType of ops/kernels/native/kernels.h."""
+"""The dtypes that our kernels read, each with its number in DType of backends/cpu/native/kernels.h."""
 
 UNIT = 32
 """Codes that kernels read at once: a row of them is a whole number of these."""

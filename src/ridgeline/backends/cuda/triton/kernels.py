@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.kernels.triton import activation, norm, product
-from ridgeline.ops.kernels.triton.likeliest import likeliest
+from ridgeline.backends.cuda.triton import activation, norm, product
+from ridgeline.backends.cuda.triton.likeliest import likeliest
 from ridgeline.ops.matrix.operands import Operands
 
 

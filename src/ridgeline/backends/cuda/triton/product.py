@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ridgeline.ops.kernels.triton.codes import both, group_terms, halves, numbers
-from ridgeline.ops.kernels.triton.launch import early, let_next_start, product_dtype, wait_for_last
+from ridgeline.backends.cuda.triton.codes import both, group_terms, halves, numbers
+from ridgeline.backends.cuda.triton.launch import early, let_next_start, product_dtype, wait_for_last
 from ridgeline.ops.matrix.operands import Codes, Operands
 
 KINDS = frozenset({"int8", "int4", "fp8"})

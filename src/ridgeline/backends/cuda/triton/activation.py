@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ridgeline.ops.kernels.triton.launch import early, let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 NAMES = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu_fast": 1}
 """Activations that there is a kernel for, by their names in config.json, each with its number here."""

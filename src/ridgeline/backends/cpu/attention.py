@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.library import Library, indices
+from ridgeline.backends.cpu.structures import CODES, RowsOf
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kernels.library import Library, indices
-from ridgeline.ops.kernels.structures import CODES, RowsOf
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.matrix.operands import DTYPES
 

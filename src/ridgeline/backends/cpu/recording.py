@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.ops.kernels.library import Call, Library, refused
+from ridgeline.backends.cpu.library import Call, Library, refused
 from ridgeline.ops.step_graphs import StepGraph
 
 MAX_RECORDED_ROWS = 64

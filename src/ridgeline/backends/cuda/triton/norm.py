@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ridgeline.ops.kernels.triton.launch import early, let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 _TILE = 4096
 """Numbers that a program normalises at once, where vectors are shorter."""

@@ -7,7 +7,7 @@ Shapes: T rows, H heads, D numbers of a head; P pages of S positions.
 import triton
 import triton.language as tl
 
-from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 
 @triton.jit

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ridgeline.ops.kernels.library import TRITON, VARIABLE
+from ridgeline.backends.cpu.library import TRITON, VARIABLE
 
 if TYPE_CHECKING:
-    from ridgeline.ops.kernels.triton import TritonKernels
+    from ridgeline.backends.cuda.triton import TritonKernels
 
 COPY_BYTES = 256 << 20
 """The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
@@ -26,7 +26,7 @@ numbers in bf16. If there are more, it reads them where they lie."""
 def _triton() -> "TritonKernels | None":
     if find_spec("triton") is None:
         return None
-    from ridgeline.ops.kernels.triton import TritonKernels
+    from ridgeline.backends.cuda.triton import TritonKernels
 
     return TritonKernels()
 

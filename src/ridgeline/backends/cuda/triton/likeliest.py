@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ridgeline.ops.kernels.triton.launch import early, let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 _BLOCK = 2048
 _PROGRAMS = 1056  # eight a multiprocessor of the largest cards

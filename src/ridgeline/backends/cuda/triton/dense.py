@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ridgeline.ops.kernels.triton.attend import kept, sequence_of
-from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.attend import kept, sequence_of
+from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 ROOM = 128
 """Each sequence has a multiple of so many positions: the largest tile of keys, which then has nobody else's in it."""

@@ -12,7 +12,7 @@ Shapes: M rows of a tile (queries x the heads that share keys), N keys of a tile
 import triton
 import triton.language as tl
 
-from ridgeline.ops.kernels.triton.launch import let_next_start, wait_for_last
+from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 AT_ONCE = tl.constexpr(64)
 """How many sequences a program compares its tile with at a time."""

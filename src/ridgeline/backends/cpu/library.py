@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.sources import unusable
-from ridgeline.ops.kernels.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.backends.cpu.sources import unusable
+from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
 from ridgeline.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
 """The environment variable that chooses an instruction set, or `off`; `triton` for Triton's interpreter
-(ops/kernels/available.py)."""
+(backends/cuda/available.py)."""
 
 TRITON = "triton"
 

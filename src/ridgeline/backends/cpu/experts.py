@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import ACTIVATION_NUMBERS, Library, indices
-from ridgeline.ops.kernels.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.backends.cpu.library import ACTIVATION_NUMBERS, Library, indices
+from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
 from ridgeline.ops.matrix.operands import DTYPES, Operands
 
 _CLAMPED = 7  # of Activation of native/activation.h

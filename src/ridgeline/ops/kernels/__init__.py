@@ -1,1 +1,0 @@
-"""Kernels of our own: a C++ library for processors, Triton kernels for GPUs."""
