@@ -38,6 +38,11 @@ class Network(Bound, ABC):
     recipe: str = ""
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
+    @property
+    def model_dtype(self) -> torch.dtype:
+        """The dtype of the numbers that no format narrows."""
+        return self.storage.dtype
+
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
         """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
         tell of each op's call, in the order in which they run: for the price to see which there are, over which

@@ -85,10 +85,23 @@ class Backend:
         self.bind(model)
 
     def bind(self, part: nn.Module) -> None:
-        """Have this backend execute the modules of a part of a model from now on."""
+        """Have this backend execute the modules of a part of a model from now on. The ops of a whole model in a dtype
+        that the backend does not have stay with the reference."""
+        if isinstance(part, Bound) and part.model_dtype is not None and not self.has_dtype(part.model_dtype):
+            part.bound_to(self)
+            return
         for module in part.modules():
             if isinstance(module, Bound):
                 module.bound_to(self)
+
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        """Return whether this backend runs models in a dtype."""
+        return True
+
+    def parts_of(self, op: "Op") -> tuple[str, ...] | None:
+        """Return the methods of an op that launch this backend's kernels, ("forward",) if one kernel does all of it;
+        None if they are those of PyTorch."""
+        return None
 
     def share_threads(self) -> None:
         """Use as many threads as PyTorch does now."""
@@ -229,6 +242,11 @@ class Bound(nn.Module):
     """A module whose work a backend executes: the reference, until another one prepares the model."""
 
     backend: Backend = REFERENCE
+
+    @property
+    def model_dtype(self) -> torch.dtype | None:
+        """The dtype of a whole model; None for a part of one."""
+        return None
 
     def bound_to(self, backend: Backend) -> None:
         """Have a backend execute this module's work from now on."""

@@ -81,15 +81,11 @@ class Op(Stored, ABC):
         return self.cost_of(rows) if rows else NO_COST
 
     def bound_to(self, backend: Backend) -> None:
-        """Bind the op as `Bound.bound_to` does. It runs in the parts of PyTorch until the backend says otherwise."""
+        """Have a backend execute the op from now on, in the parts that the backend states."""
         super().bound_to(backend)
-        if self._pytorch_parts:
-            self.parts, self._pytorch_parts, self.fused = self._pytorch_parts, (), False
-
-    def run_in(self, parts: tuple[str, ...], *, fused: bool = False) -> None:
-        """Have `forward` launch kernels in these parts, as its backend does. fused: whether it is one call."""
         self._pytorch_parts = self._pytorch_parts or self.parts
-        self.parts, self.fused = parts, fused
+        own = backend.parts_of(self)
+        self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
 
     def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
         """Return the kernel calls of such a call of `forward`, as PyTorch makes them; none for no rows.

@@ -72,16 +72,16 @@ class CpuBackend(Backend):
         lay_out(model)
 
     def bind(self, part: nn.Module) -> None:
-        """As Backend.bind. The ops of a model in another dtype stay with the reference."""
-        if isinstance(part, Network) and part.storage.dtype not in DTYPES:
-            part.bound_to(self)
-            return
+        """Have the library execute the modules of a part of a model. Experts are read where they are now."""
         super().bind(part)
         self._parameters.clear()
         self._experts.clear()
-        for op in part.modules():
-            if isinstance(op, Op) and fuses(op):
-                op.run_in(("forward",), fused=True)
+
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        return dtype in DTYPES
+
+    def parts_of(self, op: Op) -> tuple[str, ...] | None:
+        return ("forward",) if fuses(op) else None
 
     def share_threads(self) -> None:
         """As Backend.share_threads: the number is the library's, whichever model runs."""

@@ -69,17 +69,13 @@ class CudaBackend(Backend):
             if isinstance(op, Projections) and (joined := _join(op)) is not None:
                 self._joined[op] = joined
 
-    def bind(self, part: nn.Module) -> None:
-        """As Backend.bind. The ops of a model in another dtype stay with the reference."""
-        if isinstance(part, Network) and part.storage.dtype not in DTYPES:
-            part.bound_to(self)
-            return
-        super().bind(part)
-        for op in part.modules():
-            if isinstance(op, AddRMSNorm) and takes_norm(op):
-                op.run_in(("forward",), fused=True)
-            elif isinstance(op, Attention) and keeps(op):
-                op.run_in(("keep", "attend"))
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        return dtype in DTYPES
+
+    def parts_of(self, op: Op) -> tuple[str, ...] | None:
+        if isinstance(op, AddRMSNorm) and takes_norm(op):
+            return ("forward",)
+        return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
 
     def covers(self, op: Op) -> bool:
         """As Backend.covers; products of many rows are cuBLAS's, which counts as a kernel of this backend."""
