@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline import calibrate, ops, roofline
+from ridgeline import backends, calibrate, ops, roofline
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
@@ -468,20 +468,30 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
 
 
 @pytest.mark.parametrize(
-    "changed", ["roofline/price.py", "roofline/standing.py", "calibrate/fit.py", "calibrate/this.py", "ops/norm.py"]
+    "changed",
+    [
+        "roofline/price.py",
+        "roofline/standing.py",
+        "calibrate/fit.py",
+        "calibrate/this.py",
+        "ops/norm.py",
+        "backends/cpu/launches.py",
+        "backends/cuda/triton/product.py",
+        "backends/cpu/libridgeline.so",
+    ],
 )
 def test_a_calibration_is_stale_when_its_code_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    """Of the ops that were measured, of what fits the constants, and of what reads them."""
-    for room in (calibrate, roofline, ops):
+    """Of the ops and kernels that were measured, of what fits the constants, and of what reads them."""
+    for room in (calibrate, roofline, ops, backends):
         copied = shutil.copytree(room.__path__[0], tmp_path / Path(room.__path__[0]).name)
         monkeypatch.setattr(room, "__path__", [str(copied)])
     before = file.current_key()
     with (tmp_path / changed).open("a") as stream:
         stream.write("# another line\n")
     after = file.current_key()
-    expected = "ops" if changed.startswith("ops") else "pricing"
+    expected = "ops" if changed.startswith(("ops", "backends")) else "pricing"
     assert [name for name in before if before[name] != after[name]] == [expected]
 
 

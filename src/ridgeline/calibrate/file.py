@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ridgeline import calibrate, ops, roofline
+from ridgeline import backends, calibrate, ops, roofline
 from ridgeline.backends.cpu.library import in_use
 from ridgeline.backends.cuda.available import triton_on
 from ridgeline.calibrate.calibration import Calibration
@@ -70,7 +70,7 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
         "torch": str(torch.__version__),
         "ridgeline": __version__,
         "kernels": in_use() if kind == "cpu" else _card_kernels(),
-        "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
+        "ops": _digest(sorted(path for room in (ops, backends) for path in Path(room.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }
 
