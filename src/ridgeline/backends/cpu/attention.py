@@ -62,7 +62,7 @@ class Sequences:
     def __init__(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
-        """As `change`."""
+        """Describe the sequences of a step; `change` has the arguments."""
         self.struct = _Sequences()
         self.change(starts, lengths, firsts, pages)
 
@@ -188,7 +188,7 @@ class PagedAttention:
 
 
 def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...], start: int) -> list[Tensor]:
-    """As rotary.rotate, of several x_THD of the same rows at once: queries and keys."""
+    """Rotate several x_THD of the same rows, such as queries and keys, in one call."""
     function = library.function(
         "rotate", c_int, c_int64, POINTER(_Heads), c_int, c_void_p, c_void_p, c_int64, c_int64
     )  # fmt: skip

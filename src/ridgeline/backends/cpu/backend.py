@@ -55,7 +55,7 @@ class CpuBackend(Backend):
 
     @staticmethod
     def serves(device: torch.device) -> bool:
-        """As Backend.serves: where the library was compiled and is not switched off."""
+        """Return whether the device is a processor, and the library was compiled and is not switched off."""
         return device.type == "cpu" and library() is not None
 
     @cached_property
@@ -66,7 +66,7 @@ class CpuBackend(Backend):
         return kernels
 
     def prepare(self, model: nn.Module) -> None:
-        """As Backend.prepare: codes are laid out as the kernels read them fastest."""
+        """Bind a model, and lay out its codes as the kernels read them fastest."""
         assert isinstance(model, Network)
         super().prepare(model)
         lay_out(model)
@@ -84,26 +84,22 @@ class CpuBackend(Backend):
         return ("forward",) if fuses(op) else None
 
     def share_threads(self) -> None:
-        """As Backend.share_threads: the number is the library's, whichever model runs."""
+        """Use as many threads as PyTorch does now. The number is the whole process's."""
         self.library.share_threads()
 
     def covers(self, op: Op) -> bool:
-        """As Backend.covers."""
         return covers(op)
 
     def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
-        """As Backend.launches."""
         return launches(op, work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
-        """As Backend.replayed_steps."""
         return RecordedSteps() if records(model) else None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     @property
     def noted(self) -> list[Call] | None:
-        """As Backend.noted."""
         return self.library.recording
 
     @noted.setter
@@ -123,14 +119,13 @@ class CpuBackend(Backend):
     # -- products -----------------------------------------------------------------------------------------------------
 
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
-        """As Backend.product."""
         if x_TI.stride(-1) != 1:
             return matrix.computed(x_TI)
         rows_TI, operands = matrix.for_kernel(x_TI)
         return matrix.computed(x_TI) if operands is None else self.library.products(rows_TI, (operands,))[0]
 
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
-        """As Backend.products: one call for matrices that are stored alike."""
+        """Multiply rows with each matrix of an op, in one call if the matrices are stored alike."""
         if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
             operands = [own for matrix in op.matrices if matrix.alone and (own := matrix.operands)]
             if len(operands) == len(op.matrices):
@@ -138,20 +133,20 @@ class CpuBackend(Backend):
         return super().products(op, x_TI)
 
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """As Backend.logits, in fp32 where the library takes the matrix."""
+        """Return the product of a head, in fp32 if the library takes the matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1:
             return super().logits(matrix, x_RI)
         return self.library.products(x_RI, (operands,), torch.float32)[0]
 
     def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-        """As Backend.linear: a row's result is the same in any batch."""
+        """Return x W^T. A row's result is the same in any batch."""
         if x_NI.stride(-1) != 1:
             return super().linear(x_NI, weight_OI)
         return self.library.products(x_NI, (Operands(weight_OI, None),))[0]
 
     def activated_products(self, op: ActivatedProjections, x_TI: Tensor) -> Tensor:
-        """As Backend.activated_products: one call for rows without an adapter."""
+        """Multiply and activate, in one call for rows without an adapter."""
         if not op.fused or x_TI.stride(-1) != 1:
             return super().activated_products(op, x_TI)
         gate, up = op.matrices
@@ -169,7 +164,7 @@ class CpuBackend(Backend):
         return y_TF
 
     def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
-        """As Backend.gated_products: one call for matrices that are stored alike."""
+        """Multiply with a gate and what it gates, in one call if the matrices are stored alike."""
         if gate.operands and up.operands and stored_alike((gate, up)) and x_NI.stride(-1) == 1:
             return self._fused_gate(gate, up, activation, x_NI)
         return super().gated_products(gate, up, activation, x_NI)
@@ -183,40 +178,36 @@ class CpuBackend(Backend):
     # -- between products ---------------------------------------------------------------------------------------------
 
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """As Backend.norm, where the kernel rounds as the op does."""
+        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.library.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """As Backend.add_norm: one call, which reads the sum once."""
+        """Add and normalise in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
 
     def angles(self, op: RotaryTable, positions_T: Tensor) -> Angles:
-        """As Backend.angles."""
         return self.library.angles(positions_T, op.frequencies, op.rope.magnitude)
 
     def rotate(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
-        """As Backend.rotate: queries and keys in one call, unless neighbours are rotated."""
+        """Rotate queries and keys in one call, unless neighbours are rotated."""
         if op.rotates_neighbours or q_THD.stride(-1) != 1:
             return super().rotate(op, q_THD, k_TKD, angles, start)
         turned_THD, turned_TKD = rotate(self.library, (q_THD, k_TKD), angles, start)
         return turned_THD, turned_TKD
 
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
-        """As Backend.gather."""
         if not table_ED.is_contiguous():
             return super().gather(table_ED, numbers_N)
         return self.library.gather(table_ED, numbers_N)
 
     def pick(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
-        """As Backend.pick."""
         return self.library.gather(x_TD, rows_R) if x_TD.is_contiguous() else super().pick(x_TD, rows_R)
 
     def gather_coded(self, table: QuantisedMatrix, numbers_N: Tensor) -> Tensor:
-        """As Backend.gather_coded."""
         operands = table.operands
         if operands is None:
             return super().gather_coded(table, numbers_N)
@@ -225,7 +216,7 @@ class CpuBackend(Backend):
     # -- mixtures of experts ------------------------------------------------------------------------------------------
 
     def route(self, op: Router, x_TI: Tensor) -> tuple[Tensor, Tensor]:
-        """As Backend.route: the product and the choice in one call, of a rule that picks by scores."""
+        """Pick experts in one call with the product, if the rule picks by scores."""
         operands = op.matrix.operands
         if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
             return super().route(op, x_TI)
@@ -235,7 +226,7 @@ class CpuBackend(Backend):
     def experts(
         self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
-        """As Backend.experts: all of them in one call, which is made anew if a parameter is not where it was."""
+        """Run all experts in one call, which is made anew if a parameter is not where it was."""
         if not in_one_call(op) or x_TD.stride(-1) != 1:
             return super().experts(op, x_TD, weights_TK, picked_TK, onto_TD)
         parameters = self._parameters.get(op)

@@ -110,7 +110,7 @@ class LayerExperts:
         self._hidden, self._dtype = hidden, dtype
 
     def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
-        """As Experts.forward. Every id is that of an expert."""
+        """Return the weighed sum of the experts of each row: `Experts.forward`. Every id is that of an expert."""
         assert (x_TD.dtype, x_TD.shape[1]) == (self._dtype, self._hidden), "rows are as wide as experts read them"
         assert weights_TK.dtype == torch.float32, "weights are fp32"
         assert weights_TK.is_contiguous(), "kernels read weights without gaps"

@@ -76,7 +76,7 @@ class CpuKV(PartialKV):
         return self._pages.kernel(op).attend(self._seen(group), q_THD, k_NKD, v_NKW, self._slots[group])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent: our kernels read latents of which nothing is to be expanded."""
+        """Attend over latents by our kernels, if nothing of them is to be expanded."""
         if not reads_latents(op) or any(op.expanded(self._batch().attention(op.reach))):
             return super().attend_latent(op, q_THD, kept_T1E)
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))

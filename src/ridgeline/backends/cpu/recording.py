@@ -90,7 +90,7 @@ class Recording(StepGraph):
         self.calls, self.result = tuple(calls), result
 
     def again(self) -> Tensor:
-        """As StepGraph.again. Raises MemoryError, as a kernel's function does."""
+        """Make all calls again, and return the result. Raises MemoryError, as a kernel's function does."""
         for function, arguments in self.calls:
             if function(*arguments):
                 raise refused()

@@ -49,6 +49,6 @@ class RecordedSteps:
     """The steps that are recorded: decode steps of few rows, guesses among them, without adapters."""
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """As ReplayedSteps.shape_of."""
+        """Return the size of a step that is recorded, or None if it is not."""
         few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
         return ReplayShape(work.tokens, work.logit_rows) if few else None

@@ -23,7 +23,8 @@ numbers in bf16. If there are more, it reads them where they lie."""
 
 
 @cache
-def _triton() -> "TritonKernels | None":
+def triton_kernels() -> "TritonKernels | None":
+    """Return the Triton kernels, or None if Triton is not installed."""
     if find_spec("triton") is None:
         return None
     from ridgeline.backends.cuda.triton import TritonKernels
@@ -43,5 +44,5 @@ def triton_on(device: torch.device) -> "TritonKernels | None":
     if os.environ.get(VARIABLE) == "off":
         return None
     if device.type == "cuda":
-        return _triton() if torch.cuda.is_available() else None
-    return _triton() if device.type == "cpu" and interpreted() else None
+        return triton_kernels() if torch.cuda.is_available() else None
+    return triton_kernels() if device.type == "cpu" and interpreted() else None

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ridgeline.backends.cuda.available import triton_on
+from ridgeline.backends.cuda.available import triton_kernels, triton_on
 from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
 from ridgeline.backends.cuda.coverage import TAKES, covers, keeps
 from ridgeline.backends.cuda.graphs import CudaGraphs
@@ -51,18 +51,18 @@ class CudaBackend(Backend):
 
     @staticmethod
     def serves(device: torch.device) -> bool:
-        """As Backend.serves: where Triton is installed, or its interpreter is asked for."""
+        """Return whether Triton is installed and the device is a GPU, or its interpreter is asked for."""
         return triton_on(device) is not None
 
     @cached_property
     def kernels(self) -> "TritonKernels":
         """The kernels, which prices do without."""
-        from ridgeline.backends.cuda.triton import TritonKernels
-
-        return TritonKernels()
+        kernels = triton_kernels()
+        assert kernels is not None, "a model is bound to kernels that are there"
+        return kernels
 
     def prepare(self, model: nn.Module) -> None:
-        """As Backend.prepare: plain matrices of one op are laid behind each other."""
+        """Bind a model, and lay the plain matrices of an op behind each other."""
         assert isinstance(model, Network)
         super().prepare(model)
         for _, op in model.ops():
@@ -78,15 +78,13 @@ class CudaBackend(Backend):
         return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
 
     def covers(self, op: Op) -> bool:
-        """As Backend.covers; products of many rows are cuBLAS's, which counts as a kernel of this backend."""
+        """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
         return covers(op)
 
     def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
-        """As Backend.launches."""
         return launches(op, work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
-        """As Backend.replayed_steps."""
         return CapturedSteps(most_captured_rows(model)) if captures(model) else None
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -104,7 +102,6 @@ class CudaBackend(Backend):
     # -- products -----------------------------------------------------------------------------------------------------
 
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
-        """As Backend.product."""
         if x_TI.stride(-1) != 1:
             return matrix.computed(x_TI)
         rows_TI, operands = matrix.for_kernel(x_TI)
@@ -113,7 +110,7 @@ class CudaBackend(Backend):
         return self.kernels.products(rows_TI, (operands,))[0]
 
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
-        """As Backend.products: one product with matrices that lie behind each other."""
+        """Multiply rows with each matrix of an op, in one product if the matrices lie behind each other."""
         joined = self._joined.get(op)
         if joined is None or x_TI.stride(-1) != 1:
             return super().products(op, x_TI)
@@ -121,27 +118,27 @@ class CudaBackend(Backend):
         return torch.split(whole_TO, [matrix.outputs for matrix in op.matrices], dim=-1)
 
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """As Backend.logits, in fp32 where the kernels take the matrix."""
+        """Return the product of a head, in fp32 if the kernels take the matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1 or not self.kernels.takes(operands):
             return super().logits(matrix, x_RI)
         return self.kernels.products(x_RI, (operands,), torch.float32)[0]
 
     def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
-        """As Backend.gated: read once and written once, of activations that there is a kernel for."""
+        """Return act(gate) * up, read and written once if there is a kernel for the activation."""
         both_TF = self.kernels.gated(gate_TF, up_TF, activation) if gate_TF.stride(-1) == 1 else None
         return super().gated(gate_TF, up_TF, activation) if both_TF is None else both_TF
 
     # -- between products ---------------------------------------------------------------------------------------------
 
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """As Backend.norm, where the kernel rounds as the op does."""
+        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """As Backend.add_norm: one call, which reads the sum once."""
+        """Add and normalise in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -149,7 +146,7 @@ class CudaBackend(Backend):
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     def likeliest(self, logits_RV: Tensor) -> Tensor:
-        """As Backend.likeliest: a row is read by many programs at once."""
+        """Return the largest logit of each row. Many programs read a row at once."""
         return self.kernels.likeliest(logits_RV)
 
 

@@ -38,7 +38,7 @@ class CapturedSteps:
     most_rows: int
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """As ReplayedSteps.shape_of."""
+        """Return the bucket in which a step is captured, or None if it fits none."""
         if work.adapted or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences

@@ -31,7 +31,7 @@ class Capture(StepGraph):
         self._graph, self.result = graph, result
 
     def again(self) -> Tensor:
-        """As StepGraph.again. The host does not wait."""
+        """Replay the graph, and return its result. The host does not wait."""
         self._graph.replay()
         return self.result
 

@@ -75,7 +75,7 @@ class PagedAttention:
     def __init__(
         self, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, dtype: torch.dtype, codes: KeptCodes | None
     ) -> None:
-        """As of our kernels for the CPU; values are kept beside keys."""
+        """Describe a layer as our kernels for the CPU do; values are kept next to keys."""
         _, kv_heads, size, dim = k_PKSD.shape
         width = v_PKSW.shape[3]
         assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
