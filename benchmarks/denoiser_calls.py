@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from ridgeline import load_pipeline
-from ridgeline.checkpoint import load_denoiser, open_source
+from ridgeline.backends.model_loader import load_denoiser
+from ridgeline.checkpoint import open_source
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest, Plan

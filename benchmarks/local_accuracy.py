@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from ridgeline import __version__
+from ridgeline.backends.model_loader import load_model
 from ridgeline.backends.watched import Watched
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
@@ -30,7 +31,6 @@ from ridgeline.calibrate.probe import Probe, mean_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.calibrate.steps import Stopwatch
 from ridgeline.calibrate.timer import Timer
-from ridgeline.checkpoint import load_model
 from ridgeline.engine.bare import drive
 from ridgeline.engine.runner import Runner
 from ridgeline.host import threads_for

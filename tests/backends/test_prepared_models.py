@@ -15,8 +15,9 @@ from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.backend import CpuBackend
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.checkpoint.fill import fill_dummy, stay_here
+from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import build_to_run
 from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
@@ -47,14 +48,14 @@ def logits(model: Model) -> Tensor:
 def test_a_copy_computes_the_same(family: str, weights: str | None) -> None:
     """A deep copy and a pickle of a model that has run, and a model that is prepared a second time."""
     model = unprepared(family, weights)
-    stay_here(model)
+    prepare_on_cpu(model)
     wanted = logits(model)
     assert torch.equal(logits(copy.deepcopy(model)), wanted)
     again = pickle.loads(pickle.dumps(model))
     assert again.backend.name == model.backend.name
     assert again.backend is not model.backend
     assert torch.equal(logits(again), wanted)
-    stay_here(model)
+    prepare_on_cpu(model)
     assert torch.equal(logits(model), wanted)
 
 
@@ -63,11 +64,11 @@ def test_a_copy_computes_the_same(family: str, weights: str | None) -> None:
 def test_other_weights_are_read(family: str, weights: str | None) -> None:
     """Parameters that were put into the place of those that a model was prepared with, after it has run."""
     model, other = (unprepared(family, weights, seed) for seed in (0, 1))
-    stay_here(model)
+    prepare_on_cpu(model)
     before = logits(model)
     model.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
     model.tie()
-    stay_here(other)
+    prepare_on_cpu(other)
     assert torch.equal(logits(model), logits(other))
     assert not torch.equal(logits(model), before)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ridgeline.backends.model_loader import prepare_on_gpu
 from ridgeline.calibrate import card
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card import HostStep, calibrate_card, fit_card_host
@@ -13,7 +14,6 @@ from ridgeline.calibrate.fit import Fitted
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
-from ridgeline.checkpoint.fill import to_card
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Efficiency
@@ -27,7 +27,7 @@ class TinyTrial(Trial):
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         model = super().model(dtype, device)
-        to_card(model, device)
+        prepare_on_gpu(model, device)
         return model
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
 from ridgeline.ops.matrix import PlainMatrix, PrequantisedMatrix

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.models import ModelRefused
 from support.checkpoints import entries_of, random_tensors, write_folder, write_raw
 

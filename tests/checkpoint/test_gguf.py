@@ -18,7 +18,8 @@ from models.comparing import MATTERS, off
 from ridgeline import LLM, SamplingParams
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.library import Library
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.bill import bill

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill

@@ -12,7 +12,8 @@ import torch
 
 from models.configs import CONFIGS
 from ridgeline.backends.cpu.library import library
-from ridgeline.checkpoint import fill, load_model, open_source, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import fill, open_source, read_config
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models import Fields, ModelRefused, build
 from support.checkpoints import write_folder, write_raw
@@ -33,7 +34,7 @@ VALUES = CONFIGS["llama"] | {
 LOAD = """
 import json, sys
 import torch
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 
 def kib(field):
     with open("/proc/self/status") as status:

@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from models.configs import CONFIGS
+from ridgeline.backends.model_loader import load_model
 from ridgeline.check.tensors import check_tensors
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_weights, weight_bytes
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.quantise import quantise_folder

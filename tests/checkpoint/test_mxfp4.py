@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from models.comparing import TOLERANCE, off
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source
 from ridgeline.models import ModelRefused
 from ridgeline.models.bill import bill
 from ridgeline.ops.expert_layout import widened

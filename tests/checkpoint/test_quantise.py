@@ -15,7 +15,8 @@ from torch import Tensor
 
 from checkpoint.test_quantised_loading import MODELS, SMALL, write
 from models.rank import logits_of
-from ridgeline.checkpoint import load_model, open_source, quantise, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source, quantise, read_config
 from ridgeline.checkpoint.compressed_tensors import compressed, quantization_config
 from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.models import Fields, ModelRefused, build, family_of

@@ -17,7 +17,8 @@ from torch import Tensor
 from checkpoint.test_memory import VALUES, write_zeros
 from models.configs import CONFIGS
 from models.rank import logits_of
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.recipes import recipe_named, running_names
@@ -150,7 +151,7 @@ def test_text_in_a_batch_is_that_of_each_alone() -> None:
 
 PEAK = """
 import json, sys
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 
 def peak():
     with open("/proc/self/status") as status:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import Source, load_model, open_source, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import Source, open_source, read_config
 from ridgeline.checkpoint.hub_cache import hub_cache
 from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.models import ModelRefused, build

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint.fill import fill
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import open_source

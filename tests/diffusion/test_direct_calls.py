@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.checkpoint import load_denoiser, open_source
+from ridgeline.backends.model_loader import load_denoiser
+from ridgeline.checkpoint import open_source
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.request import DiffusionRequest, Plan

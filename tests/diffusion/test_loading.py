@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from diffusion.schedulers import relative
 from ridgeline.backends import backend_of
-from ridgeline.checkpoint import load_denoiser
+from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.diffusion.geometry import LAYOUTS, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import DiffusionRequest

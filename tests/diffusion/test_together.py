@@ -7,7 +7,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTra
 from torch import Tensor
 
 from diffusion.schedulers import FLUX_DEV, Z_IMAGE, Config, ours, relative
-from ridgeline.checkpoint import load_denoiser
+from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.guidance import Convention, guidance_of, guide
 from ridgeline.diffusion.noise import Noise

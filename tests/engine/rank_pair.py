@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.ranks.follower import Following
 from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.orders import Order

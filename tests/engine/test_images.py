@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.small_models import LLAMA, assert_nothing_held, small_model
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest

@@ -12,8 +12,9 @@ from torch import Tensor
 from engine.small_models import LATENT, LLAMA, MIXED, SLIDING, greedy, poison_free_pages, small_model
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import library
+from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import load_model, load_weights
+from ridgeline.checkpoint.fill import load_weights
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits

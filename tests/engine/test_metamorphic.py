@@ -29,7 +29,7 @@ from engine.small_models import (
     small_model,
     uncached_answers,
 )
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams

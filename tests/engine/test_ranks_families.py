@@ -18,7 +18,7 @@ from engine.folders import write_model
 from engine.test_metamorphic import make_trace, uncached_subject
 from engine.test_metamorphic_families import CORNERS
 from models.configs import CONFIGS
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.process import RankGone

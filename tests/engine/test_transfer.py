@@ -19,7 +19,8 @@ from engine.apart import ASKED, GREEDY, PROMPTS, SETTINGS, alone, engine_of, pai
 from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
 from ridgeline.backends.cpu.library import Library
-from ridgeline.checkpoint.fill import fill_dummy, stay_here
+from ridgeline.backends.model_loader import prepare_on_cpu
+from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
@@ -584,7 +585,7 @@ def test_a_model_is_the_same_however_its_codes_are_laid_out(monkeypatch: pytest.
         model = build_to_run(config, weights="int4-g32+head")
         fill_dummy(model, seed)
         if settled:
-            stay_here(model)
+            prepare_on_cpu(model)
         coded = [part for part in model.modules() if isinstance(part, QuantisedMatrix)]
         assert any(part.interleaved for part in coded) == settled
         return identity_of(config.values, model, deal_layers(model.kv_specs, 16, model.context), 1024).model

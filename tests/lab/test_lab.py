@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ridgeline import lab
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.cli.main import build_app
 from ridgeline.document.charts import Stack, Stacks
 from ridgeline.document.page import Bullets

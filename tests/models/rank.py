@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.shard import Shard

@@ -15,7 +15,7 @@ from models.configs import CONFIGS
 from models.parity_cases import CASES
 from ridgeline.backends.cpu.graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams

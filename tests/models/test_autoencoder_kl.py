@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.comparing import apart
-from ridgeline.checkpoint import load_autoencoder, load_model
+from ridgeline.backends.model_loader import load_autoencoder, load_model
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.autoencoder_kl import AutoencoderKL, build
 from ridgeline.models.storage import Storage

@@ -15,7 +15,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 from models import configs
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import SelfAttention, Trunk

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import CLIP_RELEASES, PIXART_ALPHA, RELEASES
-from ridgeline.checkpoint import load_denoiser
+from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_denoiser
 from ridgeline.models.cross_denoiser import CrossDenoiser

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreT
 
 from models.configs import CONFIGS
 from models.test_kin import saved
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.building import stored_dtype
 from ridgeline.models.kin import KIN

@@ -19,7 +19,7 @@ from models.conftest import MadeOnce
 from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits

@@ -25,7 +25,7 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.conftest import MadeOnce
 from models.encoder_cases import ENCODER_CASES, EncoderCase
 from models.test_config import built_or_refusal
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits

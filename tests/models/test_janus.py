@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
 from models.comparing import apart
-from ridgeline.checkpoint import load_model, load_vq_autoencoder
+from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedMode
 
 from models.parity_cases import CASES
 from models.released import COMMON, INERT, half_as_released
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.kin import KIN
 from ridgeline.ops.linear import Projections

@@ -9,7 +9,7 @@ import torch
 
 from models.comparing import TOLERANCE, off
 from models.parity_cases import CASES
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, build

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from models.comparing import TOLERANCE, off
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint.source import BUILTIN
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.ops.experts import Experts

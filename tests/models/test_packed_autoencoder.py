@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import AUTOENCODER_FLUX_2
-from ridgeline.checkpoint import load_autoencoder
+from ridgeline.backends.model_loader import load_autoencoder
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.autoencoder_kl import PackedAutoencoderKL, build
 from ridgeline.models.storage import Storage

@@ -19,7 +19,7 @@ from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_para
 from models.conftest import MadeOnce
 from models.parity_cases import CASES, ParityCase
 from models.released import as_released
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import FAMILIES

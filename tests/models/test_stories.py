@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord
 from ridgeline.models.model import Model

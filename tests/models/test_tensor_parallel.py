@@ -9,7 +9,7 @@ from torch import multiprocessing
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from models.rank import logits_of, run_rank
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.models.model import Model
 from ridgeline.ops.shard import WHOLE, Shard
 from support.checkpoints import random_model

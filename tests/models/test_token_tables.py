@@ -23,8 +23,9 @@ from transformers import (
 from models.comparing import TOLERANCE, off
 from models.encoder_decoder_cases import CASES
 from models.test_encoder_decoders import random_theirs, uncached
+from ridgeline.backends.model_loader import load_model
 from ridgeline.check.check import check_model
-from ridgeline.checkpoint import load_model, open_source
+from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models import ModelRefused

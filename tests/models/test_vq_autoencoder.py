@@ -12,7 +12,7 @@ from transformers import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.comparing import apart
-from ridgeline.checkpoint import load_model, load_vq_autoencoder
+from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.storage import Storage
 from ridgeline.models.vq_autoencoder import VQAutoencoder, build

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import RELEASES
 from models.denoiser_configs import Z_IMAGE_TURBO as RELEASE
-from ridgeline.checkpoint import load_denoiser, load_model
+from ridgeline.backends.model_loader import load_denoiser, load_model
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.building import build_denoiser
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser

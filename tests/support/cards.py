@@ -11,7 +11,7 @@ import torch
 
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.available import interpreted, triton_on
-from ridgeline.checkpoint.fill import to_card
+from ridgeline.backends.model_loader import prepare_on_gpu
 from ridgeline.models.model import Model
 
 HAS_CARD = torch.cuda.is_available()
@@ -51,7 +51,7 @@ def _look_again() -> None:
 def placed(model: Model, device: torch.device = DEVICE) -> Model:
     """A copy of a model where cards compute, as engines load it there."""
     copied = deepcopy(model)
-    to_card(copied, device)
+    prepare_on_gpu(copied, device)
     return copied
 
 

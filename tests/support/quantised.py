@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.models import ModelRefused
 from ridgeline.ops.matrix import Matrix, PrequantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.features import Features
 from ridgeline.models.model import Model
 from ridgeline.models.whisper import FRAMES

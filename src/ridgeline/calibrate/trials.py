@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import torch
 
+from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
 from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
-from ridgeline.checkpoint.fill import fill_dummy, stay_here, to_card
+from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
@@ -39,9 +40,9 @@ class Trial:
         built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
         fill_dummy(built, device=device)
         if device.type == "cpu":
-            stay_here(built)
+            prepare_on_cpu(built)
         else:
-            to_card(built, device)
+            prepare_on_gpu(built, device)
         return built
 
     @property

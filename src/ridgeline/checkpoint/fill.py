@@ -1,41 +1,32 @@
 """A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
-from ridgeline.backends import backend_of
 from ridgeline.checkpoint.casting import Casts
 from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.places import Naming
-from ridgeline.checkpoint.settling import settle_from_source
-from ridgeline.checkpoint.source import Source, as_source
+from ridgeline.checkpoint.source import Source
 from ridgeline.document.numbers import three
 from ridgeline.host import (
     GIB,
     available_memory,
-    check_threads,
     disk_bytes,
     out_of_memory,
-    threads_for,
     total_memory,
 )
 from ridgeline.models.bill import bill
-from ridgeline.models.building import build_denoiser, build_to_run
-from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import denoiser_of, drawer_of, family_of
+from ridgeline.models.families import family_of
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
-from ridgeline.ops.matrix.operands import DTYPES
-from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored, dtype_mismatch
 
 Progress = Callable[[int, int], None]
@@ -43,65 +34,6 @@ _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
 # What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
-
-
-def load_model(
-    model: Source | str,
-    *,
-    shard: Shard = WHOLE,
-    dummy_weights: bool = False,
-    progress: Progress | None = None,
-    draws: bool = False,
-    weights: str | None = None,
-    kv: str | None = None,
-) -> Model:
-    """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
-    or with random ones.
-
-    shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
-    image, where a folder holds one. weights, kv: the formats that plain weights, and keys and values, are quantised to,
-    as `build_to_run`. Raises ModelRefused for anything that cannot become a model here, in one line.
-    """
-    source = as_source(model)
-    family = drawer_of(source.config) if draws else family_of(source.config)
-    built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
-    if not dummy_weights:
-        settle_from_source(built, family, source)
-    memory_beside(source, {"weights": weight_bytes(built)})
-    load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
-    stay_here(built)
-    return built
-
-
-def load_denoiser(
-    model: Source | str,
-    dtype: torch.dtype | None = None,
-    *,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Denoiser:
-    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
-    memory-mapped where they need no conversion.
-
-    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: the number that torch
-    uses from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
-    `load_model`, and ValueError for another dtype or more threads than cores.
-    """
-    if threads is not None:
-        check_threads(threads)
-    if dtype not in (None, *DTYPES):
-        raise ValueError(f"a denoiser does not run in {dtype}; give torch.float32 or torch.bfloat16")
-    source = as_source(model)
-    family = denoiser_of(source.config)
-    if source.folder is None:
-        raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
-    checkpoint = open_checkpoint(source.folder)
-    built = build_denoiser(source.config, dtype or checkpoint.dtype)
-    memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, progress)
-    torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
-    bind_here(built)
-    return built
 
 
 def weight_bytes(model: Model) -> float:
@@ -140,7 +72,7 @@ def load_weights(
 ) -> Loading | None:
     """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
     ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
-    are the processor's (`to_card`). Raises ModelRefused, also where memory for them is refused."""
+    are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused."""
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
@@ -264,43 +196,6 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
-
-
-@contextmanager
-def room_on(device: torch.device) -> Iterator[None]:
-    """Where weights are moved to a card. Raises ModelRefused where its memory does not do."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError:
-        raise ModelRefused(
-            f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
-            "else is on the card, or use a smaller model or format (--weights int8)"
-        ) from None
-
-
-def stay_here(model: Network) -> None:
-    """Prepare a model that is filled in this machine's memory. Raises ModelRefused if memory for that is refused."""
-    try:
-        backend_of(torch.device("cpu")).prepare(model)
-    except OSError as error:
-        raise ModelRefused(
-            f"memory to lay weights out for this processor was refused ({error}); use a smaller model, or free some"
-        ) from None
-
-
-def bind_here(network: Network) -> None:
-    """Have this machine's kernels run a part of a pipeline that is filled. It may still be moved to a GPU (`to_card`),
-    so its weights stay as they lie."""
-    backend_of(torch.device("cpu")).bind(network)
-
-
-def to_card(model: Network, device: torch.device) -> None:
-    """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
-    memory does not do."""
-    with room_on(device):
-        model.to(device)
-        model.tie()
-        backend_of(device).prepare(model)
 
 
 def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ridgeline.checkpoint import load_model, open_source, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import open_source, read_config
 from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import catalogue_name
 from ridgeline.checkpoint.tokenizer import tokenizer_of

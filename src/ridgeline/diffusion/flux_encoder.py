@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint.fill import Progress, bind_here, fill
+from ridgeline.backends.model_loader import bind_on_cpu
+from ridgeline.checkpoint.fill import Progress, fill
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Component, Source
 from ridgeline.diffusion.t5_encoder import T5TextEncoder
@@ -87,5 +88,5 @@ def _encoder(part: Component, progress: Progress | None) -> Encoder:
     if not isinstance(model, Encoder):
         raise ModelRefused(f"{part.folder} holds a {part.kind}, which is no encoder of texts")
     fill(model, checkpoint, family_of(fields), progress)
-    bind_here(model)
+    bind_on_cpu(model)
     return model

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ridgeline.checkpoint import Source, load_autoencoder, load_denoiser
-from ridgeline.checkpoint.fill import Progress, memory_beside, room_on, to_card
+from ridgeline.backends.model_loader import load_autoencoder, load_denoiser, prepare_on_gpu, room_on
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.fill import Progress, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Component, as_source
 from ridgeline.diffusion.clip_autoencoder import ARCHITECTURE as CLIPS
@@ -88,7 +89,7 @@ def _place(networks: Iterable[Network | ClipAutoencoder], device: torch.device) 
             with room_on(device):
                 network.theirs.to(device)
         else:
-            to_card(network, device)
+            prepare_on_gpu(network, device)
 
 
 def _boundary(source: Source) -> float | None:

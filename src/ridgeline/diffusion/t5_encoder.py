@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint.fill import Progress, bind_here, load_weights
+from ridgeline.backends.model_loader import bind_on_cpu
+from ridgeline.checkpoint.fill import Progress, load_weights
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.models import ModelRefused, build_to_run
@@ -74,7 +75,7 @@ def load_t5_encoder(
     if not isinstance(model, Encoder):
         raise ModelRefused(f"{source.name} is no encoder of T5 or UMT5, which the text encoder of this pipeline is")
     load_weights(model, source, progress=progress)
-    bind_here(model)
+    bind_on_cpu(model)
     try:
         tokenizer = load_tokenizer(pipeline.components["tokenizer"].folder)
     except ValueError as error:

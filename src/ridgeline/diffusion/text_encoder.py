@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint.fill import Progress, bind_here, load_weights
+from ridgeline.backends.model_loader import bind_on_cpu
+from ridgeline.checkpoint.fill import Progress, load_weights
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.models import ModelRefused, build_to_run
 from ridgeline.models.decoder import Decoder
@@ -154,7 +155,7 @@ def load_chat_encoder(
         raise ModelRefused(f"{source.name}: {error}") from None
     model.keep_nothing()
     load_weights(model, source, progress=progress)
-    bind_here(model)
+    bind_on_cpu(model)
     folder = pipeline.components["tokenizer"].folder
     try:
         tokenizer = load_tokenizer(folder)

@@ -8,10 +8,11 @@ import torch
 
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
+from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights, stay_here, to_card
+from ridgeline.checkpoint.fill import Progress, load_weights
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.checkpoint.source import as_source
@@ -251,10 +252,10 @@ def load_engine(
     layout = layout_with_room(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
     if place.type == "cpu":
-        stay_here(built)
+        prepare_on_cpu(built)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
-        to_card(built, place)
+        prepare_on_gpu(built, place)
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import build
 from ridgeline.models.model import Model

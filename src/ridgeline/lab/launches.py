@@ -7,7 +7,7 @@ from statistics import median
 
 import torch
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.numbers import say_seconds
 from ridgeline.document.page import Row, Table, columns

@@ -12,7 +12,8 @@ import torch
 from tokenizers.models import BPE
 from torch import Tensor
 
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.header import data_offset, read_header
 from ridgeline.diffusion.guidance import Guidance, guide
 from ridgeline.engine.bare import engine_around

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from ridgeline.checkpoint import load_model, read_config
+from ridgeline.backends.model_loader import load_model
+from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.document.numbers import percent
 from ridgeline.lab.by_hand import KEYS, QUERY, VALUES, mix, shares

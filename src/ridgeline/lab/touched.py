@@ -2,7 +2,7 @@
 
 import random
 
-from ridgeline.checkpoint import load_model
+from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Row, Table, columns

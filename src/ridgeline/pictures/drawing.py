@@ -11,8 +11,9 @@ from random import SystemRandom
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint import Source, load_vq_autoencoder
-from ridgeline.checkpoint.fill import Progress, to_card
+from ridgeline.backends.model_loader import load_vq_autoencoder, prepare_on_gpu
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -177,7 +178,7 @@ def load_drawer(
     loaded = load_engine(source, settings, progress=progress, draws=True)
     autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions of the CPU are slow in bf16
     if loaded.on_card:
-        to_card(autoencoder, loaded.device)
+        prepare_on_gpu(autoencoder, loaded.device)
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
     model = loaded.model
     assert isinstance(model, JanusDrawer)

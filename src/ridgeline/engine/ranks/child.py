@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from ridgeline.checkpoint.fill import load_weights, stay_here
+from ridgeline.backends.model_loader import prepare_on_cpu
+from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.ranks.follower import Following
 from ridgeline.engine.ranks.orders import Order
@@ -57,7 +58,7 @@ def _runner(start: Start) -> Runner:
     shard = Shard(start.rank, settings.ranks)
     model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)
     load_weights(model, source, dummy_weights=start.dummy_weights)
-    stay_here(model)
+    prepare_on_cpu(model)
     layout = deal_layers(model.kv_specs, settings.page_size, model.context)
     return Runner(model, replace(layout, pages=start.pages))
 

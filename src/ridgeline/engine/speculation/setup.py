@@ -8,7 +8,8 @@ import torch
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.backends.cuda.buckets import captures, most_captured_rows
-from ridgeline.checkpoint.fill import load_weights, stay_here, to_card, weight_bytes
+from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
+from ridgeline.checkpoint.fill import load_weights, weight_bytes
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.kv.memory import kv_layout
@@ -75,9 +76,9 @@ class Draft:
             _check_tokens(self, tokenizer)
         load_weights(self.model, self.source, dummy_weights=dummy_weights, device=place)
         if place.type == "cpu":
-            stay_here(self.model)
+            prepare_on_cpu(self.model)
         else:
-            to_card(self.model, place)
+            prepare_on_gpu(self.model, place)
         own = kv_layout(self.model, _ANY_BUDGET, layout.page_size, most_tokens=max(layout.tokens, layout.page_size))
         return Draft(self.source, self.model, own)
 

@@ -1,0 +1,176 @@
+"""Models with their weights, prepared for the device that executes them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from ridgeline.backends import backend_of
+from ridgeline.checkpoint.fill import Progress, fill, load_weights, memory_beside, weight_bytes
+from ridgeline.checkpoint.folder import open_checkpoint
+from ridgeline.checkpoint.settling import settle_from_source
+from ridgeline.checkpoint.source import Source, as_source
+from ridgeline.host import check_threads, threads_for
+from ridgeline.models import autoencoder_kl, vq_autoencoder
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.building import build_denoiser, build_to_run
+from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.families import denoiser_of, drawer_of, family_of
+from ridgeline.models.family import Family
+from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.image_autoencoder import ImageAutoencoder
+from ridgeline.models.model import Model
+from ridgeline.models.network import Network
+from ridgeline.models.storage import Storage
+from ridgeline.models.vq_autoencoder import VQAutoencoder
+from ridgeline.ops.matrix.operands import DTYPES
+from ridgeline.ops.shard import WHOLE, Shard
+
+_KL = Family(
+    autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(r"bn\.num_batches_tracked",),
+    old_names=autoencoder_kl.OLD_NAMES,
+)  # fmt: skip
+_VQ = Family(
+    vq_autoencoder.ARCHITECTURE, "", vq_autoencoder.build, "", vq_autoencoder.RENAMES,
+    ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",), prefixes=((vq_autoencoder.PREFIX, ""),),
+)  # fmt: skip
+
+
+def load_model(
+    model: Source | str,
+    *,
+    shard: Shard = WHOLE,
+    dummy_weights: bool = False,
+    progress: Progress | None = None,
+    draws: bool = False,
+    weights: str | None = None,
+    kv: str | None = None,
+) -> Model:
+    """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
+    or with random ones.
+
+    shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
+    image, where a folder holds one. weights, kv: the formats that plain weights, and keys and values, are quantised to,
+    as `build_to_run`. Raises ModelRefused for anything that cannot become a model here, in one line.
+    """
+    source = as_source(model)
+    family = drawer_of(source.config) if draws else family_of(source.config)
+    built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
+    if not dummy_weights:
+        settle_from_source(built, family, source)
+    memory_beside(source, {"weights": weight_bytes(built)})
+    load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
+    prepare_on_cpu(built)
+    return built
+
+
+def load_denoiser(
+    model: Source | str,
+    dtype: torch.dtype | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Denoiser:
+    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
+    memory-mapped where they need no conversion.
+
+    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: the number that torch
+    uses from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
+    `load_model`, and ValueError for another dtype or more threads than cores.
+    """
+    if threads is not None:
+        check_threads(threads)
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"a denoiser does not run in {dtype}; give torch.float32 or torch.bfloat16")
+    source = as_source(model)
+    family = denoiser_of(source.config)
+    if source.folder is None:
+        raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
+    checkpoint = open_checkpoint(source.folder)
+    built = build_denoiser(source.config, dtype or checkpoint.dtype)
+    memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
+    fill(built, checkpoint, family, progress)
+    torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
+    bind_on_cpu(built)
+    return built
+
+
+def load_autoencoder(
+    model: Source | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
+) -> AutoencoderKL:
+    """Build the autoencoder of a folder and fill it with its weights, memory-mapped where they need no conversion.
+
+    dtype: fp32 or bf16; as they are stored where none is given, and fp32 for fp16, whose range activations of some
+    releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
+    dtype.
+    """
+    return _load(model, autoencoder_kl.build, _KL, dtype, progress)
+
+
+def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
+    """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
+    of one that holds it alone."""
+    return _load(model, vq_autoencoder.build, _VQ, dtype)
+
+
+_Built = TypeVar("_Built", bound=ImageAutoencoder)
+
+
+def _load(
+    model: Source | str,
+    build: Callable[[Fields, Storage], _Built],
+    family: Family,
+    dtype: torch.dtype | None,
+    progress: Progress | None = None,
+) -> _Built:
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
+    source = as_source(model)
+    if source.folder is None:
+        raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
+    checkpoint = open_checkpoint(source.folder)
+    if dtype is None:
+        dtype = checkpoint.dtype if checkpoint.dtype in DTYPES else torch.float32
+    built = build(source.config, Storage(dtype))
+    memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
+    fill(built, checkpoint, family, progress)
+    bind_on_cpu(built)
+    return built
+
+
+@contextmanager
+def room_on(device: torch.device) -> Iterator[None]:
+    """Return a context for moving weights to a GPU, which raises ModelRefused if the GPU's memory does not do."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise ModelRefused(
+            f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
+            "else is on the card, or use a smaller model or format (--weights int8)"
+        ) from None
+
+
+def prepare_on_cpu(model: Network) -> None:
+    """Prepare a model that is filled in this machine's memory. Raises ModelRefused if memory for that is refused."""
+    try:
+        backend_of(torch.device("cpu")).prepare(model)
+    except OSError as error:
+        raise ModelRefused(
+            f"memory to lay weights out for this processor was refused ({error}); use a smaller model, or free some"
+        ) from None
+
+
+def bind_on_cpu(network: Network) -> None:
+    """Have this machine's kernels run a part of a pipeline that is filled. Its weights stay as they lie, because
+    `prepare_on_gpu` may still move them to a GPU."""
+    backend_of(torch.device("cpu")).bind(network)
+
+
+def prepare_on_gpu(model: Network, device: torch.device) -> None:
+    """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
+    memory does not do."""
+    with room_on(device):
+        model.to(device)
+        model.tie()
+        backend_of(device).prepare(model)
