@@ -120,6 +120,11 @@ class Backend:
         None if they are those of PyTorch."""
         return None
 
+    @property
+    def kernel_set(self) -> str:
+        """The name of the kernels that run in this process, such as an instruction set's."""
+        return "torch's"
+
     def share_threads(self) -> None:
         """Use as many threads as PyTorch does now."""
 

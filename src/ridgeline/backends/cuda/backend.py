@@ -81,6 +81,10 @@ class CudaBackend(Backend):
             return ("forward",)
         return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
 
+    @property
+    def kernel_set(self) -> str:
+        return self.kernels.name
+
     def covers(self, op: Op) -> bool:
         """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
         return covers(op)
