@@ -23,7 +23,8 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.request import Finish, NamedPrompt
+from ridgeline.engine.prompt_tokens import NamedPrompt
+from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
