@@ -13,7 +13,8 @@ import torch
 from models.configs import CONFIGS
 from ridgeline.backends.cpu.library import library
 from ridgeline.checkpoint import fill, load_model, open_source, read_config
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.models import Fields, ModelRefused, build
 from support.checkpoints import write_folder, write_raw
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.place import ChildProcess, NewLine, Place
 from ridgeline.engine.worker.process import EngineProcess
 from ridgeline.server.http.listener import listen, url_of

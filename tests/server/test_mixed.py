@@ -24,7 +24,8 @@ from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.mixed import serving
 from ridgeline.server.mixed.engine import LoopedEngine

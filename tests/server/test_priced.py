@@ -11,8 +11,8 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.serve_priced import PricedFlags, served_priced
 from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.engine.worker.process import Start
 from ridgeline.server.admission import Queue

@@ -21,7 +21,7 @@ from ridgeline.document.page import Document
 from ridgeline.document.svg import svg as draw_svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.files import write_whole
 from ridgeline.host import threads_for
 from ridgeline.lab import kv_cache as kv_cache_lab

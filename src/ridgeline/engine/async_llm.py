@@ -12,12 +12,13 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import structs
 
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.transcript import with_text
 from ridgeline.engine.worker.inspector import Questions

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ridgeline.checkpoint import Source, load_vq_autoencoder
 from ridgeline.checkpoint.fill import Progress, to_card
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.families import DRAWERS
 from ridgeline.models.janus import JanusDrawer

@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.device import Device

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.host import available_memory, threads_for
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.server.admission import Queue
