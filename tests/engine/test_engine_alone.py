@@ -53,7 +53,7 @@ def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
                 named.append(f"{file.name} time.{node.attr}")
             if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
                 named.append(f"{file.name} from {node.module}")
-    measured = ["link.py time.perf_counter"] * 2
+    measured = ["leader.py time.perf_counter"] * 2
     told = ["process.py time.perf_counter_ns"]
     assert named == ["engine.py time.perf_counter_ns", *measured, "process.py from datetime", *told]
 

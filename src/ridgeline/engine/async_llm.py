@@ -22,6 +22,7 @@ from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.transcript import with_text
 from ridgeline.engine.worker.inspector import Questions
+from ridgeline.engine.worker.loop import EngineThread
 from ridgeline.engine.worker.messages import (
     Abort,
     Add,
@@ -46,7 +47,6 @@ from ridgeline.engine.worker.messages import (
     Watch,
 )
 from ridgeline.engine.worker.process import EngineProcess
-from ridgeline.engine.worker.thread import EngineThread
 
 Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""
