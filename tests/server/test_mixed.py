@@ -28,8 +28,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.mixed import serving
-from ridgeline.server.mixed.engine import LoopedEngine
-from ridgeline.server.mixed.serving import ServedTogether, Together
+from ridgeline.server.mixed.serving import LoopedEngine, ServedTogether, Together
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.serving import ServedPictures, weight_bytes

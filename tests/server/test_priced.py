@@ -16,7 +16,8 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.engine.worker.process import Start
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import PRICED, Served, service_of
+from ridgeline.server.http.http_server import PRICED
+from ridgeline.server.serve import Served, service_of
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
 from ridgeline.simulate.served import FILLER, priced_engine
