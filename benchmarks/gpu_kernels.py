@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.backends.cpu.attention import Scoring
 from ridgeline.backends.cuda.triton import One, PagedAttention, Seen, Several, product
 from ridgeline.backends.cuda.triton.kernels import TritonKernels
+from ridgeline.backends.shared import Scoring
 from ridgeline.ops.formats import weight_format_named
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.matrix.operands import Operands

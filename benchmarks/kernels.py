@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.backends.cpu.attention import PagedAttention, Scoring, Sequences
+from ridgeline.backends.cpu.attention import PagedAttention, Sequences
 from ridgeline.backends.cpu.library import Library, library
+from ridgeline.backends.shared import Scoring
 from ridgeline.ops.matrix.operands import Operands
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16

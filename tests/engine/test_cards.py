@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
+from ridgeline.backends.cpu.backend import CpuBackend
 from ridgeline.backends.cuda.backend import CudaBackend
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
 from ridgeline.backends.cuda.graphs import Capture, CudaGraphs, _copied
@@ -253,6 +254,7 @@ def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monke
     draft = Draft(source, model)
     layout_with_room(source, model, Price(model), settings, 64, [], card, draft)
     assert asked == [(rows, 256)] * 2
+    monkeypatch.setattr(placement, "backend_of", lambda _: CpuBackend())  # it is off while kernels for cards compute
     there, here = draft.taken(settings.limits, card), draft.taken(settings.limits, torch.device("cpu"))
     assert there.keys() - here.keys() == {"captured steps of the draft model"}
     assert here.keys() - there.keys() == {"recorded steps of the draft model"}

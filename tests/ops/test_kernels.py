@@ -17,10 +17,11 @@ from torch.nn import functional
 
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu.attention import PagedAttention, Scoring, Sequences
+from ridgeline.backends.cpu.attention import PagedAttention, Sequences
 from ridgeline.backends.cpu.backend import CpuBackend
 from ridgeline.backends.cpu.coverage import fuses
 from ridgeline.backends.cpu.library import Library, library
+from ridgeline.backends.shared import Scoring
 from ridgeline.models import Fields, build
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.backend import REFERENCE

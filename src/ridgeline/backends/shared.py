@@ -1,12 +1,17 @@
-"""Facts about our kernels that hold on processors and GPUs alike: the norms and matrices that they take, and the kernel
-classes of products.
+"""Facts about our kernels that hold on processors and GPUs alike: the norms and matrices that they take, the kernel
+classes of products, and how attention over pages scores and reads what is kept.
 
 Products of one row are a class, those of a few rows another, those of many a third. Codes have classes of their own.
 """
 
-from msgspec import structs
+from dataclasses import dataclass
 
+from msgspec import structs
+from torch import Tensor
+
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.formats import WeightFormat, format_of
+from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.linear import Linear, Multiplies
 from ridgeline.ops.matrix import stored_alike
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
@@ -55,3 +60,36 @@ def has_operands(op: Multiplies) -> bool:
 def takes_norm(op: RMSNorm) -> bool:
     """Return whether one kernel does all of a norm, and of the addition before it."""
     return op.plain and op.rounds_alike and (not isinstance(op, AddRMSNorm) or op.multiplier == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a layer's attention is beside its sizes. reach, size: as of Reach. softcap, sinks_H: as of Attention."""
+
+    reach: str
+    size: int
+    scale: float
+    softcap: float | None
+    sinks_H: Tensor | None
+
+    @classmethod
+    def of(cls, op: Attention) -> "Scoring":
+        """Return the scoring of an op."""
+        return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCodes:
+    """What the codes of a layer's keys and values stand for (`ops/kv_codes.py`). kind: int8 or fp8. k_scales_PKS1,
+    v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the layer."""
+
+    kind: str
+    k_scales_PKS1: Tensor | None
+    v_scales_PKS1: Tensor | None
+    k_scale: float
+    v_scale: float
+
+    @classmethod
+    def of(cls, op: Attention, pages: LayerPages) -> "KeptCodes | None":
+        """Return the codes of an op's pages, or None if these hold plain numbers."""
+        return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None

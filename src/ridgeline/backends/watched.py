@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ridgeline.backends import prepared
+from ridgeline.backends.cpu.recording import Recording
 from ridgeline.models.network import Network
 from ridgeline.ops.backend import Backend, ReplayedSteps, SamplingKernel
 from ridgeline.ops.kv import KVGroup
@@ -130,6 +132,12 @@ def _own_seconds(now: Callable[[], float]) -> float:
     for _ in range(_OWN_CALLS):
         watched()
     return statistics.median(seconds)
+
+
+def look_seconds(now: Callable[[], float]) -> float:
+    """Return the seconds of a look at the clock between two calls of a replay."""
+    moments = Recording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
+    return statistics.median(end - start for start, end in pairwise(moments))
 
 
 class Watched(Backend):

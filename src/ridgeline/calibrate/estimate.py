@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ridgeline.backends.cpu.library import library
+from ridgeline.backends import backend_of
 from ridgeline.calibrate.file import cache_folder, current_key, device_name
 from ridgeline.calibrate.probe import nothing_but_launches
 from ridgeline.calibrate.roofs import (
@@ -64,7 +64,7 @@ def probed(timer: Timer, seconds: float) -> Device:
         caches(measured, stated),
         efficiency={"default": guess},
         basis="probe",
-        native=library() is not None,
+        native=backend_of(timer.device).kind == "cpu",
         sources={"all": f"a probe of this machine, {datetime.date.today()}"},
     )
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from ridgeline import backends, calibrate, ops, roofline
-from ridgeline.backends.cpu.library import in_use
-from ridgeline.backends.cuda.available import triton_on
+from ridgeline.backends import backend_of
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
 from ridgeline.host import processor
@@ -69,15 +68,10 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
         "processor": device_name(kind),
         "torch": str(torch.__version__),
         "ridgeline": __version__,
-        "kernels": in_use() if kind == "cpu" else _card_kernels(),
+        "kernels": backend_of(torch.device("cpu" if kind == "cpu" else "cuda")).kernel_set,
         "ops": _digest(sorted(path for room in (ops, backends) for path in Path(room.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }
-
-
-def _card_kernels() -> str:
-    kernels = triton_on(torch.device("cuda"))
-    return "torch's" if kernels is None else kernels.name
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.backends.cpu.library import library
+from ridgeline.backends import backend_of
 from ridgeline.calibrate.assembled import assembled
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.card import calibrate_card
@@ -51,7 +51,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
     bandwidth, held = memory_bandwidth(measured, stated), caches(measured, stated)
-    native = library() is not None
+    native = backend_of(timer.device).kind == "cpu"
     bare = Device("this", device_name(), "cpu", tops, bandwidth, memory_bytes(timer), held, native=native)
     probe = Probe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.backends.cuda.buckets import captures
+from ridgeline.backends import priced_backend
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.source import as_source
 from ridgeline.cli import options
@@ -65,7 +65,8 @@ def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, 
     say_warnings(llm.loaded.warnings)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
-    if llm.loaded.on_card and captures(llm.loaded.model):  # or the first answer would wait for it, and its pace be none
+    captured = llm.loaded.on_card and priced_backend("gpu").replayed_steps(llm.loaded.model) is not None
+    if captured:  # or the first answer would wait for it, and its pace be none
         with status("compiling kernels for the card"):
             warm_up(llm.engine)
     return llm

@@ -7,22 +7,18 @@ from math import ceil
 
 import torch
 
-from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.replay import recorded_bytes
-from ridgeline.backends.cuda.available import COPY_BYTES
-from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.checkpoint.fill import memory_beside, weight_bytes
 from ridgeline.document.numbers import three
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.memory import default_budget, kv_layout
-from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory
+from ridgeline.engine.placement import card_memory, memory_backend
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
-from ridgeline.roofline.activations import activation_peak, captured_peak
+from ridgeline.roofline.activations import activation_peak, replayed_bytes
 from ridgeline.roofline.price import Price
 
 
@@ -36,7 +32,7 @@ def layout_with_room(
     place: torch.device,
     draft: Draft | None,
 ) -> KVLayout:
-    """KV memory beside the weights, a step and those that are recorded or captured, before any of it is taken. Raises
+    """KV memory beside the weights, a step and what the backend holds, before any of it is taken. Raises
     ModelRefused where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
@@ -47,15 +43,12 @@ def layout_with_room(
         step_encoded = limits.tokens + 2 * parts * model.images.rows
     step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
+    backend = memory_backend(place)
+    steps = backend.replayed_steps(model)
     taken = {"weights": weight_bytes(model), activations: step}
-    if place.type != "cpu":
-        taken["captured steps"] = (
-            captured_peak(price, most_captured_rows(model), limits.tokens) if captures(model) else 0.0
-        )
-        taken["CUDA's libraries"] = LIBRARIES_BYTES
-        taken["keys and values out of their pages"] = COPY_BYTES
-    elif library() is not None:
-        taken["recorded decode steps"] = recorded_bytes(model)
+    if steps is not None:
+        taken[steps.title] = replayed_bytes(steps, model, price, limits.tokens)
+    taken |= backend.workspace
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)

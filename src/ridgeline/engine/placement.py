@@ -2,11 +2,11 @@
 
 import torch
 
+from ridgeline.backends import backend_of, priced_backend
+from ridgeline.ops.backend import Backend
+
 MEMORY_SHARE = 0.9
 """Of a card's memory that weights, a step, and keys and values take together, where no share is stated: as in vLLM."""
-
-LIBRARIES_BYTES = 512 << 20
-"""What CUDA's libraries take of a card for themselves once they are used."""
 
 
 def device_named(name: str) -> torch.device:
@@ -28,6 +28,12 @@ def device_named(name: str) -> torch.device:
             f"--device is {name}, but torch sees {count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
         )
     return torch.device("cuda", index)
+
+
+def memory_backend(place: torch.device) -> Backend:
+    """Return the backend whose memory an engine leaves room for: the one that executes models there. On a GPU it is the
+    one for GPUs even if PyTorch computes: its libraries and copies take memory too."""
+    return backend_of(place) if place.type == "cpu" else priced_backend("gpu")
 
 
 def await_card(device: torch.device) -> None:

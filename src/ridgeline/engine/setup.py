@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.replay import recorded_bytes
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
@@ -95,8 +93,10 @@ class Loaded:
     @property
     def kept_bytes(self) -> float:
         """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
-        recorded = recorded_bytes(self.model) if library() is not None and not self.on_card else 0
-        return self.weight_bytes + self.layout.nbytes + recorded + (0 if self.draft is None else self.draft.kept_bytes)
+        steps = self.model.backend.replayed_steps(self.model)
+        held = None if steps is None else steps.held_bytes(self.model)
+        draft = 0 if self.draft is None else self.draft.kept_bytes
+        return self.weight_bytes + self.layout.nbytes + (held or 0) + draft
 
     @property
     def device(self) -> torch.device:

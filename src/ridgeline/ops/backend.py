@@ -51,10 +51,25 @@ class ReplayShape(NamedTuple):
 
 
 class ReplayedSteps(Protocol):
-    """The steps of a model that a backend records once and replays."""
+    """The steps of a model that a backend records once and replays.
+
+    title: what messages call them. how: what is done to them, as messages on a draft model call it.
+    """
+
+    title: ClassVar[str]
+    how: ClassVar[str]
 
     def shape_of(self, work: "Work") -> ReplayShape | None:
         """Return the size as which a step of `work` is replayed, or None for a step that is not."""
+        ...
+
+    def largest(self, tokens: int) -> ReplayShape:
+        """Return the size of the largest of them, if no step of the engine has more than so many tokens."""
+        ...
+
+    def held_bytes(self, model: nn.Module) -> int | None:
+        """Return the bytes that they hold between steps, if the result of each op has memory of its own. Return None
+        if results share memory, as in any step: then they hold the activations of the largest of them."""
         ...
 
 
@@ -63,11 +78,13 @@ class Backend:
 
     name: what `env`, `trace` and errors call it. kind: the kind of devices that it is made for ("cpu", "gpu"), "" for
     all. noted: where this thread's kernel calls are kept as it makes them, if they can be replayed; None for nowhere.
+    workspace: the bytes that it takes on a device, whatever the model is, by what they are for.
     """
 
     name: ClassVar[str] = "reference"
     kind: ClassVar[str] = ""
     noted: list[Any] | None = None
+    workspace: ClassVar[Mapping[str, int]] = {}
 
     @staticmethod
     def serves(device: torch.device) -> bool:
@@ -102,6 +119,11 @@ class Backend:
         """Return the methods of an op that launch this backend's kernels, ("forward",) if one kernel does all of it;
         None if they are those of PyTorch."""
         return None
+
+    @property
+    def kernel_set(self) -> str:
+        """The name of the kernels that run in this process, such as an instruction set's."""
+        return "torch's"
 
     def share_threads(self) -> None:
         """Use as many threads as PyTorch does now."""

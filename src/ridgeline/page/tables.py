@@ -9,18 +9,19 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
-from ridgeline.backends.cpu.replay import recorded_bytes, records
+from ridgeline.backends import priced_backend
 from ridgeline.checkpoint.source import Source
 from ridgeline.models import family_of
 from ridgeline.models.bill import bill, layers_of
 from ridgeline.models.model import Model
+from ridgeline.ops.backend import ReplayedSteps
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVGroup, deal_layers
 from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.work import Reach
 from ridgeline.page.op_table import Pool, op_table
+from ridgeline.roofline.activations import replayed_bytes
 from ridgeline.roofline.cards import KINDS, load_card
 from ridgeline.roofline.engine_profile import load_engine, with_own_attention
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
@@ -76,6 +77,7 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
     models = ModelCache(source.config) if models is None else models
     case = models.case(stored.setup)
     model, price = case.model, case.price
+    steps = priced_backend("cpu").replayed_steps(model)
     reaches = sorted(price.reaches, key=_order)
     pool = Pool()
     ops = [
@@ -95,13 +97,13 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
         "devices": price.devices,
         "ranks": case.ranks,
         "native": model.storage.dtype in DTYPES,
-        "recorded": MAX_RECORDED_ROWS if records(model) and price.devices == 1 else 0,
+        "recorded": steps.largest(model.context).rows if steps is not None and price.devices == 1 else 0,
         "context": model.context,
         "vocabulary": model.vocabulary,
         "encoder": _encoder(model),
         "notes": list(case.notes),
         "parameters": _parameters(models, stored),
-        "memory": _memory(case),
+        "memory": _memory(case, steps),
         "reaches": [dataclasses.asdict(reach) for reach in reaches],
         "ops": ops,
         "records": pool.records,
@@ -139,15 +141,16 @@ def _parameters(models: ModelCache, stored: Stored) -> Mapping[str, Any]:
     }
 
 
-def _memory(case: Case) -> Mapping[str, Any]:
-    """What of a card's memory the model says: its weights, the pages of keys and values, a row of logits (fp32)."""
+def _memory(case: Case, steps: ReplayedSteps | None) -> Mapping[str, Any]:
+    """What of a card's memory the model says: its weights, the pages of keys and values, a row of logits (fp32).
+    steps: those that our engine replays on a processor."""
     model, page_size = case.model, Workload().page_size
     layout = deal_layers(model.kv_specs, page_size, model.context)
     return {
         "weights": case.price.weight_bytes,
         "parts": [dataclasses.asdict(row) for row in weights_table(case)],
         "logit_row": sampler_peak(case.price, 1, 1),
-        "recorded": recorded_bytes(model),
+        "recorded": replayed_bytes(steps, model, case.price, model.context),
         "token": sum(spec.bytes_per_token for spec in model.kv_specs),
         "state": layout.state_bytes,
         "page_size": page_size,

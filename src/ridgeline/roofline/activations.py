@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
-from ridgeline.backends.cuda.buckets import CAPTURED_BATCHES, captured_shape
+from torch import nn
+
+from ridgeline.ops.backend import ReplayedSteps
 from ridgeline.ops.work import LOGITS, Segment, Work
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.priced import PricedOp
@@ -41,12 +43,12 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, enc
     return ActivationPeak(price, tokens, encoded).of(logit_rows)
 
 
-def captured_peak(price: Price, largest: int, tokens: int) -> float:
-    """Return the peak of the largest step that a GPU captures, which runs as many rows as its bucket has. largest: the
-    most rows of a step with prompts (`most_captured_rows`). tokens: the most that a step may have."""
-    most = CAPTURED_BATCHES[-1]
-    prompts = captured_shape(min(tokens, largest), 0, 0, largest, verifies=False)
-    return activation_peak(price, most if prompts is None else max(most, prompts.rows), most)
+def replayed_bytes(steps: ReplayedSteps | None, model: nn.Module, price: Price, tokens: int) -> float:
+    """Return the bytes that the replayed steps of a model hold between steps. tokens: the most that a step may have."""
+    if steps is None:
+        return 0
+    held = steps.held_bytes(model)
+    return activation_peak(price, *steps.largest(tokens)) if held is None else held
 
 
 def _widest(ops: Iterable[PricedOp], work: Work) -> tuple[float, float]:

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.backends.cpu.recording import Recording
+from ridgeline.backends.watched import look_seconds
 from ridgeline.calibrate.card_timer import Pair
 from ridgeline.models.network import Network, listening
 from ridgeline.ops.backend import Backend
@@ -180,7 +179,7 @@ def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
         inside.append(statistics.median(end - start for start, end in zip(starts, ends, strict=True)))
     interval = statistics.median(inside)
     total = (statistics.median(hooked) - statistics.median(plain)) / _CALLS
-    return HookCost(interval, max(0.0, total - interval), _look_seconds(clock))
+    return HookCost(interval, max(0.0, total - interval), look_seconds(clock))
 
 
 def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
@@ -191,13 +190,3 @@ def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
         y = functional.linear(x, weight)
         op(y * x)
     return clock() - start
-
-
-def _look_seconds(clock: Clock) -> float:
-    moments = Recording([(_nothing, ())] * _CALLS, torch.empty(0)).moments(clock)
-    return statistics.median(end - start for start, end in pairwise(moments))
-
-
-def _nothing() -> int:
-    """A call that takes no time of its own, as a kernel's that went well."""
-    return 0

@@ -5,7 +5,6 @@ Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim
 
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p, pointer
-from dataclasses import dataclass
 from itertools import accumulate, chain
 
 import numpy as np
@@ -14,8 +13,7 @@ from torch import Tensor
 
 from ridgeline.backends.cpu.library import Library, indices
 from ridgeline.backends.cpu.structures import CODES, RowsOf
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.backends.shared import KeptCodes, Scoring
 from ridgeline.ops.matrix.operands import DTYPES
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
@@ -85,49 +83,6 @@ class Sequences:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """What a layer's attention is beside its sizes. reach, size: as of Reach. softcap, sinks_H: as of Attention."""
-
-    reach: str
-    size: int
-    scale: float
-    softcap: float | None
-    sinks_H: Tensor | None
-
-    @classmethod
-    def of(cls, op: Attention) -> "Scoring":
-        """Return the scoring of an op."""
-        return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptCodes:
-    """What the codes of a layer's keys and values stand for (`ops/kv_codes.py`). kind: int8 or fp8. k_scales_PKS1,
-    v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the layer."""
-
-    kind: str
-    k_scales_PKS1: Tensor | None
-    v_scales_PKS1: Tensor | None
-    k_scale: float
-    v_scale: float
-
-    @classmethod
-    def of(cls, op: Attention, pages: LayerPages) -> "KeptCodes | None":
-        """Return the codes of an op's pages, or None if these hold plain numbers."""
-        return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None
-
-    @property
-    def struct(self) -> _Codes:
-        """As kernels take them. Scales lie as pages do, a head's positions in one piece."""
-        found = _Codes(CODES[self.kind], k_scale=self.k_scale, v_scale=self.v_scale)
-        if (k_scales := self.k_scales_PKS1) is not None:
-            assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page are one piece"
-            found.k_scales, found.stride = k_scales.data_ptr(), k_scales.stride(0)
-            found.v_scales = None if self.v_scales_PKS1 is None else self.v_scales_PKS1.data_ptr()
-        return found
-
-
 class PagedAttention:
     """The attention of one layer, over its pages."""
 
@@ -159,7 +114,7 @@ class PagedAttention:
         self._layer = _Layer(
             self._number, _REACHES[scoring.reach], scoring.size, heads, kv_heads, dim, value_dim,
             scoring.scale, scoring.softcap or 0.0, sinks, k_PKSD.data_ptr(), None if latent else v_PKSW.data_ptr(),
-            k_PKSD.stride(0), size, None if codes is None else pointer(codes.struct),
+            k_PKSD.stride(0), size, None if codes is None else pointer(_struct(codes)),
         )  # fmt: skip
 
     def attend(
@@ -207,6 +162,16 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...
         start, cos.shape[-1],
     )  # fmt: skip
     return results
+
+
+def _struct(codes: KeptCodes) -> _Codes:
+    """Return codes as kernels take them. Scales lie as pages do, a head's positions in one piece."""
+    found = _Codes(CODES[codes.kind], k_scale=codes.k_scale, v_scale=codes.v_scale)
+    if (k_scales := codes.k_scales_PKS1) is not None:
+        assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page are one piece"
+        found.k_scales, found.stride = k_scales.data_ptr(), k_scales.stride(0)
+        found.v_scales = None if codes.v_scales_PKS1 is None else codes.v_scales_PKS1.data_ptr()
+    return found
 
 
 def _rows(x_THD: Tensor) -> Tensor:

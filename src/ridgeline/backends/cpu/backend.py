@@ -83,6 +83,10 @@ class CpuBackend(Backend):
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
         return ("forward",) if fuses(op) else None
 
+    @property
+    def kernel_set(self) -> str:
+        return self.library.name
+
     def share_threads(self) -> None:
         """Use as many threads as PyTorch does now. The number is the whole process's."""
         self.library.share_threads()

@@ -232,17 +232,11 @@ def _missing(path: Path) -> str:
     )
 
 
-def in_use() -> str:
-    """The instruction set whose kernels this process has; `torch's` where it has none."""
-    kernels = library()
-    return "torch's" if kernels is None else kernels.name
-
-
 def state() -> str:
     """Which kernels this process has, in words, and what to do where it has none."""
-    if library() is not None:
-        return in_use()
-    return f"{in_use()}: {missing()}" if missing() else f"{in_use()} ({VARIABLE}=off)"
+    if (kernels := library()) is not None:
+        return kernels.name
+    return f"torch's: {why}" if (why := missing()) else f"torch's ({VARIABLE}=off)"
 
 
 def share_threads() -> None:

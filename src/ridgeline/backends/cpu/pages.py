@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from ridgeline.backends.cpu.attention import KeptCodes, PagedAttention, Scoring, Sequences
+from ridgeline.backends.cpu.attention import PagedAttention, Sequences
 from ridgeline.backends.cpu.coverage import attends, reads_latents
 from ridgeline.backends.cpu.library import Library
+from ridgeline.backends.shared import KeptCodes, Scoring
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVGroup, KVSpec

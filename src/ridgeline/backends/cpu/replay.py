@@ -1,7 +1,7 @@
 """The decode steps that the CPU backend records and makes again (recording.py)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -48,7 +48,19 @@ def recorded_bytes(model: Model) -> int:
 class RecordedSteps:
     """The steps that are recorded: decode steps of few rows, guesses among them, without adapters."""
 
+    title: ClassVar[str] = "recorded decode steps"
+    how: ClassVar[str] = "recorded"
+
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the size of a step that is recorded, or None if it is not."""
         few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
         return ReplayShape(work.tokens, work.logit_rows) if few else None
+
+    def largest(self, tokens: int) -> ReplayShape:
+        """Return the size of the largest step that may be recorded."""
+        return ReplayShape(MAX_RECORDED_ROWS, MAX_RECORDED_ROWS)
+
+    def held_bytes(self, model: nn.Module) -> int:
+        """Return the bytes of the results of all ops in the largest step."""
+        assert isinstance(model, Model), "steps of language models are recorded"
+        return recorded_bytes(model)

@@ -5,13 +5,13 @@ Shapes: as in ops/backend.py.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ridgeline.backends.cuda.available import triton_kernels, triton_on
+from ridgeline.backends.cuda.available import COPY_BYTES, LIBRARIES_BYTES, triton_kernels, triton_on
 from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
 from ridgeline.backends.cuda.coverage import TAKES, covers, keeps
 from ridgeline.backends.cuda.graphs import CudaGraphs
@@ -44,6 +44,10 @@ class CudaBackend(Backend):
     name = "cuda"
     kind = "gpu"
     takes = TAKES
+    workspace: ClassVar[Mapping[str, int]] = {
+        "CUDA's libraries": LIBRARIES_BYTES,
+        "keys and values out of their pages": COPY_BYTES,
+    }
 
     def __init__(self) -> None:
         # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
@@ -76,6 +80,10 @@ class CudaBackend(Backend):
         if isinstance(op, AddRMSNorm) and takes_norm(op):
             return ("forward",)
         return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
+
+    @property
+    def kernel_set(self) -> str:
+        return self.kernels.name
 
     def covers(self, op: Op) -> bool:
         """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""

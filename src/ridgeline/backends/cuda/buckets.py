@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -37,12 +38,24 @@ class CapturedSteps:
 
     most_rows: int
 
+    title: ClassVar[str] = "captured steps"
+    how: ClassVar[str] = "captured"
+
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the bucket in which a step is captured, or None if it fits none."""
         if work.adapted or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences
         return captured_shape(*sizes, self.most_rows, verifies=work.verifies)
+
+    def largest(self, tokens: int) -> ReplayShape:
+        """Return the largest bucket: of prompts or of decode steps in its rows, of decode steps in its logits."""
+        most = CAPTURED_BATCHES[-1]
+        prompts = captured_shape(min(tokens, self.most_rows), 0, 0, self.most_rows, verifies=False)
+        return ReplayShape(most if prompts is None else max(most, prompts.rows), most)
+
+    def held_bytes(self, model: nn.Module) -> None:
+        """Return None: graphs share their memory, in which results come and go."""
 
 
 def captures(model: nn.Module) -> bool:

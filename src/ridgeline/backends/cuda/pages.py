@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.backends.cpu.attention import KeptCodes, Scoring
 from ridgeline.backends.cuda.coverage import attends
+from ridgeline.backends.shared import KeptCodes, Scoring
 from ridgeline.backends.staging import staged
 from ridgeline.ops.attention import Attention, Keeping
 from ridgeline.ops.batch import Batch

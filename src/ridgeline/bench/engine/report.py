@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.backends.cpu.library import in_use
+import torch
+
+from ridgeline.backends import backend_of
 from ridgeline.bench.engine.roofs import Roofs
 from ridgeline.bench.engine.row import DECODE, OUTPUT, PREFILL, Median, Row
 from ridgeline.document.numbers import percent, say, three
@@ -41,7 +43,7 @@ def document(model: str, rows: Sequence[Row], roofs: Roofs) -> Document:
     if warnings:
         blocks += (Bullets(warnings, "warning"),)
     threads = f"{roofs.threads} thread{'' if roofs.threads == 1 else 's'}"
-    where = f"{rows[0].devices[0].title}: {threads}, kernels: {in_use()}"
+    where = f"{rows[0].devices[0].title}: {threads}, kernels: {_kernels()}"
     return Document(f"{model} on {where}", blocks, _lead(rows, roofs))
 
 
@@ -80,6 +82,10 @@ def _warnings(rows: Sequence[Row], roofs: Roofs) -> Iterator[str]:
             )
 
 
+def _kernels() -> str:
+    return backend_of(torch.device("cpu")).kernel_set
+
+
 def _bandwidth(devices: Sequence[Device]) -> float:
     return statistics.median(device.bandwidth for device in devices)
 
@@ -110,7 +116,7 @@ def row_json(row: Row, roofs: Roofs) -> dict[str, Any]:
         },
         "rounds": len(row.rounds),
         "threads": roofs.threads,
-        "kernels": in_use(),
+        "kernels": _kernels(),
         "preemptions": row.preemptions,
     }
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.replay import recorded_bytes
-from ridgeline.backends.cuda.buckets import captures, most_captured_rows
 from ridgeline.checkpoint.fill import load_weights, stay_here, to_card, weight_bytes
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.placement import memory_backend
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.draft_model import ModelDrafter
 from ridgeline.engine.speculation.ngram import NgramDrafter
@@ -21,7 +19,7 @@ from ridgeline.models import ModelRefused, family_of
 from ridgeline.models.building import build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout, deal_layers
-from ridgeline.roofline.activations import activation_peak, captured_peak
+from ridgeline.roofline.activations import activation_peak, replayed_bytes
 from ridgeline.roofline.price import Price
 from ridgeline.text import Tokenizer
 
@@ -55,10 +53,9 @@ class Draft:
         model, price = self.model, Price(self.model)
         found = {"weights of the draft model": float(weight_bytes(model))}
         found["activations of the draft model"] = activation_peak(price, limits.tokens, limits.requests, 0)
-        if place.type == "cpu":
-            found["recorded steps of the draft model"] = float(recorded_bytes(model)) if library() is not None else 0.0
-        elif captures(model):
-            found["captured steps of the draft model"] = captured_peak(price, most_captured_rows(model), limits.tokens)
+        steps = memory_backend(place).replayed_steps(model)
+        if steps is not None:
+            found[f"{steps.how} steps of the draft model"] = replayed_bytes(steps, model, price, limits.tokens)
         return found
 
     def left(self, model: Model, nbytes: float, page_size: int) -> float:

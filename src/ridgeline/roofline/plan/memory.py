@@ -5,11 +5,11 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ridgeline.backends.cpu.replay import recorded_bytes
+from ridgeline.backends import priced_backend
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
-from ridgeline.roofline.activations import LOGIT_ROWS, ActivationPeak
+from ridgeline.roofline.activations import LOGIT_ROWS, ActivationPeak, replayed_bytes
 from ridgeline.roofline.engine_profile import OWN_ENGINE
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
@@ -145,7 +145,9 @@ def memory_of(case: Case, workload: Workload) -> Memory:
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
     peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
     own = case.device.native and case.setup.engine.name == OWN_ENGINE
-    recorded = recorded_bytes(case.model) if own else 0  # traces the model: not for each count of logits
+    # Traces the model: not for each count of logits. Of a GPU too: what its captured steps hold is not counted yet.
+    steps = priced_backend("cpu").replayed_steps(case.model) if own else None
+    recorded = replayed_bytes(steps, case.model, case.price, workload.step_tokens)
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, peak, recorded, least)
     if memory.on_each <= least:

@@ -12,11 +12,11 @@ import torch
 import triton
 from torch import Tensor
 
-from ridgeline.backends.cpu.attention import KeptCodes, Scoring
 from ridgeline.backends.cuda.available import COPY_BYTES
 from ridgeline.backends.cuda.triton import attend, dense
 from ridgeline.backends.cuda.triton.keep import keep_rows
 from ridgeline.backends.cuda.triton.launch import early, is_hopper, product_dtype
+from ridgeline.backends.shared import KeptCodes, Scoring
 
 MOST_SPLITS = 32
 _PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
