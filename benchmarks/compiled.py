@@ -13,9 +13,8 @@ import time
 
 import torch
 
-from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.pipeline import Pipeline, compile_blocks
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -8,9 +8,10 @@ import time
 
 import torch
 
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 
 
 def main() -> None:

@@ -28,8 +28,9 @@ from ridgeline.calibrate.roofs import peaks, products, streams
 from ridgeline.calibrate.this import this_accelerator
 from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint.source import open_source
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 from ridgeline.models.building import build_to_run
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device

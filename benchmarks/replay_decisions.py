@@ -17,10 +17,11 @@ import torch
 
 from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.simulate.replay import RecordedRun, replay

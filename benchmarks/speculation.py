@@ -19,10 +19,11 @@ import torch
 
 from ridgeline.calibrate.this import this_device
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.engine.speculation.drafter import Ask
 from ridgeline.engine.speculation.speculator import Speculator

@@ -94,9 +94,10 @@ def read_fresh(folder: Path) -> float:
 def load(folder: Path) -> dict[str, float]:
     """Seconds of the weights' loading, of an engine around them, and of its first two steps, which have other prompts
     of one length: what the first takes longer is what loading left to it."""
+    from ridgeline.engine.engine_settings import EngineSettings
     from ridgeline.engine.generation_request import GenerationRequest
     from ridgeline.engine.params import SamplingParams
-    from ridgeline.engine.setup import EngineSettings, load_engine
+    from ridgeline.engine.setup import load_engine
 
     start = time.perf_counter()
     loaded = load_engine(str(folder), EngineSettings(kv_bytes=2**26, prefix_cache=False))

@@ -13,9 +13,9 @@ from ridgeline.backends import priced_backend, priced_backends
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint import open_source
 from ridgeline.engine import kv_room
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv_room import layout_with_room
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.ops.backend import Backend, ReplayedSteps, ReplayShape
 from ridgeline.ops.work import Segment, Work

@@ -14,7 +14,8 @@ from models.configs import CONFIGS
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import fill, open_source, read_config
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.models import Fields, ModelRefused, build
 from support.checkpoints import write_folder, write_raw
 

@@ -14,8 +14,8 @@ from transformers import JanusForConditionalGeneration
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.checkpoint import open_source
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Segment, Work
 from ridgeline.pictures.drawing import TokenDrawer, load_drawer

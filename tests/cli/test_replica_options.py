@@ -11,7 +11,7 @@ from ridgeline.cli.batch import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.serve_replicas import ReplicaFlags, share_of
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.replicas import ray_batch
 from ridgeline.server.serve import Served
 

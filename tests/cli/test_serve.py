@@ -26,7 +26,8 @@ from ridgeline.backends.cpu.library import library
 from ridgeline.cli import serve as command
 from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.engine.texts import load_texts
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.pictures.serving import ServedPictures

@@ -11,7 +11,7 @@ from engine.folders import write_model
 from engine.small_models import DELTA, LLAMA
 from ridgeline.cli import replica_options, serve_split
 from ridgeline.cli.serve_split import SplitFlags, check_split
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.models import Fields, build
 

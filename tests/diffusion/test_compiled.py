@@ -10,9 +10,9 @@ from torch._dynamo import utils
 from torch._inductor import config
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.pipeline import compile_blocks
 from ridgeline.diffusion.request import DiffusionRequest
 from support.flux_pipelines import klein
 from support.pipelines import wan, z_image

@@ -9,7 +9,7 @@ from typing import Any
 from engine.null_model import GREEDY, VOCABULARY, VerifyingExecutor, expected_tokens, null_engine
 from ridgeline.engine.decode_fast_path import DecodeFastPath, PlanOne
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import GuideStats, TokenEvent
+from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
@@ -17,7 +17,7 @@ from ridgeline.engine.sampling import Outcome, PromptLogprob, RowFailure, Sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.structured import GuideStats, StructuredOutputs
 from ridgeline.engine.token_rules import TokenRules
 from support.drafters import ReplayDrafter
 

@@ -15,7 +15,7 @@ from torch import distributed
 
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way
 from ridgeline.backends.model_loader import load_model
-from ridgeline.engine.ranks.follower import Following
+from ridgeline.engine.ranks.child import Following
 from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import Followers, RankGone

@@ -22,6 +22,7 @@ from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint import open_source
 from ridgeline.engine import placement
 from ridgeline.engine.bare import warm_up
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv_room import layout_with_room
@@ -29,7 +30,6 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan

@@ -13,9 +13,9 @@ from transformers import RobertaTokenizer
 
 from engine.folders import write_model
 from ridgeline.engine.embedding import Embeddings, cut, similarity
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.models import ModelRefused
 from support.checkpoints import edit_config, random_model
 from support.embedders import (

@@ -23,7 +23,8 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.request import Finish, NamedPrompt
+from ridgeline.engine.prompt_tokens import NamedPrompt
+from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -52,7 +53,7 @@ def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
                 named.append(f"{file.name} time.{node.attr}")
             if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
                 named.append(f"{file.name} from {node.module}")
-    measured = ["link.py time.perf_counter"] * 2
+    measured = ["leader.py time.perf_counter"] * 2
     told = ["process.py time.perf_counter_ns"]
     assert named == ["engine.py time.perf_counter_ns", *measured, "process.py from datetime", *told]
 

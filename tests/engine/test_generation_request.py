@@ -19,7 +19,7 @@ from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
 from ridgeline.engine.params import LogitBias, SamplingParams
-from ridgeline.engine.request import NamedPrompt
+from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.engine.transfer.wire import Prefill, ToProducer
 from ridgeline.engine.worker.messages import Add, ToEngine

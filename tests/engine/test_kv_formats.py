@@ -15,10 +15,10 @@ from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import load_weights
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.models import Fields, ModelRefused, build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached

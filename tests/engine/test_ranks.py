@@ -17,8 +17,7 @@ from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.link import SIZES, link_of
+from ridgeline.engine.ranks.leader import SIZES, LedRanks, link_of
 from ridgeline.engine.ranks.process import READY, Start
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits

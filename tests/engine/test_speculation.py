@@ -23,9 +23,8 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.acceptance import Acceptance, expected_tokens
+from ridgeline.engine.speculation.acceptance import Acceptance, Gate, expected_tokens
 from ridgeline.engine.speculation.draft_model import ModelDrafter
-from ridgeline.engine.speculation.gate import Gate
 from ridgeline.engine.speculation.ngram import looked_up
 from ridgeline.engine.speculation.settings import Speculation, configured, named
 from ridgeline.engine.speculation.speculator import Speculator

@@ -50,8 +50,8 @@ from ridgeline.engine.transfer.wire import (
     Wire,
     admit,
 )
+from ridgeline.engine.worker.loop import EngineThread
 from ridgeline.engine.worker.messages import PeerChanged
-from ridgeline.engine.worker.thread import EngineThread
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_to_run
 from ridgeline.ops.kv import deal_layers

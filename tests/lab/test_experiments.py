@@ -63,7 +63,7 @@ def test_what_is_expected_is_said_before_anything_runs(monkeypatch: pytest.Monke
 
     made = Experiment("made", "Is it so?", ("Two is two.", "One is two."), run, __file__)
     monkeypatch.setitem(experiments.EXPERIMENTS, "made", made)
-    from ridgeline.cli.lab_experiment import command_of
+    from ridgeline.cli.lab import command_of
 
     app = build_app(("lab",))
     app.command("made")(command_of(made, lambda *_: None))

@@ -23,9 +23,9 @@ from ridgeline.document.roofline import Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.engine import LLM, SamplingParams
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.lab import kv_cache, memory, phases, sampling
 from ridgeline.lab.cache import changed
 from ridgeline.lab.inside import in_fp32

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.models.recipes import WITH_HEAD, costly_format, running_names
 from ridgeline.models.recipes.perplexity import MOST_RISE, measured_perplexity
 

@@ -27,7 +27,8 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.check.check import check_model
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.quantise import quantise_folder
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached

@@ -12,7 +12,7 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.document.numbers import gb, say_gb, say_seconds, three
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload, make_plan

@@ -12,7 +12,7 @@ from page.test_page_browser import serious
 from ridgeline.checkpoint.source import open_source
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, say_seconds
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload, make_plan

@@ -7,7 +7,7 @@ import pytest
 
 from page.conftest import OpenPage
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
 

@@ -9,7 +9,7 @@ import pytest
 
 from page.conftest import OpenPage, slow_steps, until
 from page.test_page_browser import serious
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.recorded import SCENES, recorded_runs
 from ridgeline.roofline.cards import load_card
 from server.conftest import Running

@@ -10,7 +10,7 @@ from page.conftest import OpenPage
 from page.modules import Modules
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.tables import Stored
 from server.conftest import Running
 

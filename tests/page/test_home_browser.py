@@ -11,11 +11,11 @@ from page.test_page_browser import serious
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
-from ridgeline.server.mixed.engine import LoopedEngine
+from ridgeline.server.mixed.serving import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running

@@ -14,7 +14,7 @@ from page.conftest import OpenPage, until
 from page.modules import Modules
 from page.test_page_browser import serious
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.settings import ServerSettings

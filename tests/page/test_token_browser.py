@@ -11,7 +11,7 @@ import pytest
 from page.conftest import OpenPage
 from page.test_page_browser import serious
 from ridgeline.engine.setup import load_engine
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.recorder import record
 from ridgeline.roofline.cards import load_card
 from server.conftest import Running

@@ -11,7 +11,7 @@ from page.conftest import OpenPage, apart, until
 from ridgeline.bench.export import findings_json
 from ridgeline.engine.setup import load_engine
 from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.page.recorded import RUNS, SCENES, recorded_runs
 from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
 from ridgeline.page.recorder import record

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from page.conftest import PATIENCE, apart, saying
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.errors import ApiError

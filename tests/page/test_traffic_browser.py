@@ -11,7 +11,7 @@ from page.conftest import OpenPage, apart
 from page.test_page_browser import serious
 from ridgeline.bench.export import findings_json
 from ridgeline.page.data import TRAFFIC
-from ridgeline.page.export import exported
+from ridgeline.page.document import exported
 from ridgeline.traffic.slo import parse_slo
 from server.conftest import Running
 

@@ -16,7 +16,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from real.guided import call_grammar, guided, schema_grammar
 from real.texts import CONVERSATIONS, QUESTION
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings

@@ -14,8 +14,8 @@ from transformers.generation.logits_process import (
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import Sampled, SampleRow
-from ridgeline.engine.sampling.moments import with_moments
 from ridgeline.engine.sampling.on_device import DeviceSampler
+from ridgeline.engine.sampling.sampler import with_moments
 from ridgeline.engine.token_rules import RuleGuide, Timestamps, TokenRules, unpacked
 from ridgeline.ops.backend import REFERENCE
 from support.samplers import CPU_SAMPLER

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.http.exchanges import log_exchange
 from ridgeline.server.serve import service_of

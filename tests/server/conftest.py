@@ -23,10 +23,10 @@ from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
-from ridgeline.server.http.front import Front
-from ridgeline.server.http.health import Health, Watched
+from ridgeline.server.http.health import Front, Health, Watched
+from ridgeline.server.http.http_server import http_server
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.serve import guarded, http_server, service_of
+from ridgeline.server.serve import guarded, service_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.speech.vocabulary import SpeechVocabulary

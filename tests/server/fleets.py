@@ -11,15 +11,15 @@ from typing import Any
 
 import aiohttp
 
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.worker.place import ChildProcess, NewLine, Place
 from ridgeline.engine.worker.process import EngineProcess
-from ridgeline.server.http.listener import listen, url_of
+from ridgeline.server.http.http_server import http_server, listen, url_of
 from ridgeline.server.replicas.fleet import Fleet, Replica
 from ridgeline.server.replicas.serving import ServedReplicas, Started
 from ridgeline.server.replicas.watch import Watch
-from ridgeline.server.serve import Served, Server, http_server
+from ridgeline.server.serve import Served, Server
 from ridgeline.server.settings import ServerSettings
 from ridgeline.traffic.routers import router_named
 from ridgeline.traffic.scaling import Scaling

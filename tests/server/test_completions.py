@@ -14,8 +14,8 @@ from openai.types import Completion
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.texts import Texts
+from ridgeline.server.api.completions import read_prompts
 from ridgeline.server.api.model import ServedModel
-from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text.bytes import ByteTokenizer
 from server.conftest import Running

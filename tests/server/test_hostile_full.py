@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
-from ridgeline.server.http.listener import listen
+from ridgeline.server.http.http_server import listen
 from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.settings import ServerSettings
 from server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
@@ -340,7 +340,7 @@ PRIVATE = {
     h11.Connection: "next_event trailing_data their_state our_state",
     uvicorn.Server: "capture_signals main_loop on_tick",
 }
-"""What protocol.py, heads.py and serve.py override or call and no interface promises: of uvicorn and h11, by class."""
+"""What our protocol, heads and server override or call and no interface promises: of uvicorn and h11, by class."""
 
 
 @pytest.mark.parametrize("owner", PRIVATE)

@@ -10,9 +10,10 @@ import pytest
 
 from engine.folders import write_model
 from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.sampling import Sampled, SampleRow
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.api.logprobs import TokenNames
 from ridgeline.server.service import Service

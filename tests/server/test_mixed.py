@@ -24,11 +24,11 @@ from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.mixed import serving
-from ridgeline.server.mixed.engine import LoopedEngine
-from ridgeline.server.mixed.serving import ServedTogether, Together
+from ridgeline.server.mixed.serving import LoopedEngine, ServedTogether, Together
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.serving import ServedPictures, weight_bytes

@@ -9,8 +9,7 @@ import pytest
 
 from ridgeline.page.assets import assets
 from ridgeline.page.document import page_names, served_page
-from ridgeline.server.http.front import Front
-from ridgeline.server.http.health import Health
+from ridgeline.server.http.health import Front, Health
 from ridgeline.server.serve import guarded
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Listening, Running

@@ -16,7 +16,7 @@ from ridgeline.cli.batch import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.async_llm import EngineDied
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.batch import Tally
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader, chosen_lines

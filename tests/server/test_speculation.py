@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline.backends.cpu.library import library
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.settings import Speculation
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import service_of

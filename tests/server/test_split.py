@@ -14,9 +14,9 @@ from ridgeline.cli.serve_split import SplitFlags, served_split
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.worker.place import ChildProcess
 from ridgeline.engine.worker.process import EngineProcess
-from ridgeline.server.http.listener import listen, url_of
+from ridgeline.server.http.http_server import http_server, listen, url_of
 from ridgeline.server.replicas.serving import ServedReplicas
-from ridgeline.server.serve import Served, Server, http_server
+from ridgeline.server.serve import Served, Server
 from ridgeline.server.split import Apart
 from server.fleets import ENGINE, SETTINGS
 

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.server.api.obfuscation import BLOCK
+from ridgeline.server.api.chunks import BLOCK
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http import sse
 from ridgeline.server.http.disconnect import ClientGone, unless_gone

@@ -15,8 +15,9 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.embedding import Embeddings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.api.fields import NEUTRAL, REFUSED
 from ridgeline.server.api.vectors import EmbeddingFields, encoded, parts

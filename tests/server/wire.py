@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from ridgeline.server.http.exchanges import ExchangeObserver
-from ridgeline.server.serve import HTTPServer, http_server
+from ridgeline.server.http.http_server import HTTPServer, http_server
 from ridgeline.server.settings import ServerSettings
 
 

@@ -28,7 +28,6 @@ from ridgeline.simulate.metrics import measure, warm_up
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import parse_requirement
 from ridgeline.traffic.arrivals import constant, poisson
-from ridgeline.traffic.bootstrap import MINUTE, block_intervals
 from ridgeline.traffic.lengths import Fixed, Uniform
 from ridgeline.traffic.offered import (
     Offered,
@@ -41,6 +40,7 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
+from ridgeline.traffic.percentiles import MINUTE, block_intervals
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest
 from simulate.machines import machine, simulated

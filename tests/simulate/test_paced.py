@@ -5,10 +5,10 @@ import pytest
 from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings
 from ridgeline.roofline.cards import load_card
 from ridgeline.simulate.paced import BEHIND, PacedExecutor
 from ridgeline.simulate.replica import StepPricer

@@ -8,10 +8,9 @@ from trace_models import DEVICE, TEXT, Maker
 from ridgeline.document import numbers
 from ridgeline.engine import SamplingParams
 from ridgeline.ops.cost import Cost
-from ridgeline.trace.account import Account
+from ridgeline.trace.account import Account, verdict
 from ridgeline.trace.ledger import OpRow, Step, Total
 from ridgeline.trace.reason import above_roofs, reason, slowest
-from ridgeline.trace.verdict import verdict
 
 
 def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:

@@ -7,12 +7,13 @@ import numpy as np
 
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.fill import Progress
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import SPEECH, family_of
 
 TOKENS = 8

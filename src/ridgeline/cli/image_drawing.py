@@ -21,14 +21,13 @@ from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import counting_bar, loading_bar, say
-from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.decoding import preview
 from ridgeline.diffusion.forecast import STAGES, Forecast, Forecaster
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.pair import Pair, check_divides
 from ridgeline.diffusion.pair_process import second_process
-from ridgeline.diffusion.pipeline import Pipeline, Step
+from ridgeline.diffusion.pipeline import Pipeline, Step, compile_blocks
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.document.numbers import say_seconds
 from ridgeline.engine.placement import await_card

@@ -12,8 +12,7 @@ from ridgeline.engine.features import Features
 from ridgeline.models import family_of
 from ridgeline.models.families import VISION
 from ridgeline.models.model import PlacedRows
-from ridgeline.pictures.file import read_picture
-from ridgeline.pictures.preprocess import Preprocessing, read_preprocessing
+from ridgeline.pictures.preprocess import Preprocessing, read_picture, read_preprocessing
 from ridgeline.pictures.prompt import ImageTokens, before, with_images
 
 

@@ -18,7 +18,7 @@ from ridgeline.cli.options import device_at
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.terminal import counting_bar, loading_bar, say
 from ridgeline.document.numbers import say_seconds, three
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.host import threads_for
 from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
 from ridgeline.trace.doubt import Meanwhile

@@ -1,6 +1,7 @@
 """`ridgeline lab`: experiments to be run and read, and exercises."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +16,14 @@ from ridgeline.checkpoint.source import catalogue_name
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.lab_exercise import exercise
-from ridgeline.cli.lab_experiment import Svg, command_of
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.terminal import say
 from ridgeline.document.page import Document
 from ridgeline.document.svg import svg as draw_svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM
-from ridgeline.engine.setup import EngineSettings
-from ridgeline.files import write_whole
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.files import check_writable, write_whole
 from ridgeline.host import threads_for
 from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
@@ -33,6 +33,7 @@ from ridgeline.lab import queen as queen_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.lab.cache import changed
 from ridgeline.lab.exercise import EXERCISES
+from ridgeline.lab.experiment import Experiment
 from ridgeline.lab.experiments import EXPERIMENTS
 from ridgeline.lab.inside import STORY, in_fp32
 from ridgeline.lab.ledger import Ledger
@@ -61,6 +62,46 @@ _BUILTIN = "tales"
 _LARGE = "qwen3-0.6b"
 """For `kv-cache`: large enough that its reader waits, by a minute at most."""
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."
+
+
+Write = Callable[[Path, Document], None]
+
+
+def checked(path: Path | None) -> Path | None:
+    """Refuse a picture file that could not be written, before the experiment runs."""
+    if path is not None:
+        check_writable(path)
+    return path
+
+
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.", callback=checked)
+]
+
+
+def command_of(experiment: Experiment, write: Write) -> Callable[..., None]:
+    """The command that runs an experiment; `write` puts the picture of a document into a file."""
+
+    def run(svg: Svg = None, as_json: options.Json = False) -> None:
+        if not as_json:
+            show(experiment.announcement())
+        torch.set_num_threads(1)  # of a small model; and the same digits on every machine
+        outcome = experiment.run()
+        page = experiment.report(outcome)
+        if svg is not None:
+            write(svg, page)
+        if as_json:
+            print(json.dumps(experiment.as_json(outcome)))
+        else:
+            print()
+            show(page)
+        if not outcome.as_expected:
+            raise typer.Exit(1)
+
+    run.__doc__ = (
+        f"{experiment.question}\n\nSays what it expects, then measures; exit code 1 if something did not hold."
+    )
+    return run
 
 
 @lab.command(name="kv-cache")

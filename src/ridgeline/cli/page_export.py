@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +12,22 @@ import typer
 
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli.options import device_named
-from ridgeline.cli.page_recordings import MODEL, recordings
 from ridgeline.cli.terminal import counting_bar, rough_time, say, status
+from ridgeline.engine.llm import LLM
 from ridgeline.files import check_new, check_writable, write_whole
 from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
-from ridgeline.page.export import exported
-from ridgeline.page.recording import RECORDED
+from ridgeline.page.document import exported
+from ridgeline.page.recorder import record
+from ridgeline.page.recording import RECORDED, VERSION
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.untrusted import read_object
 
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
+MODEL, _PROMPT = "tales", "Once upon a time, there was a little dog named"
+"""What runs where a prompt is recorded, and the prompt where none is given."""
+
+_SEED = 1
 _AS_IT_IS = "stored"
 _COMPARED = 2
 _WORTH_SAYING = 3.0  # seconds from which an estimate is printed
@@ -151,3 +157,37 @@ def _tables_of(source: Source, ways: Sequence[Stored], done: Callable[[], None])
     if not made:
         raise refusals[0]
     return made
+
+
+def recordings(asked: Sequence[str] | None) -> list[Any]:
+    """A recording of each: a .json file that `/page/trace` answered with, or else a prompt. None: of the usual prompt.
+    An empty one is left out. Raises ValueError for what cannot be recorded or read."""
+    wanted = [each for each in ([_PROMPT] if asked is None else asked) if each]
+    files = {each: _read_recording(Path(each)) for each in wanted if each.endswith(".json")}
+    prompts = [each for each in wanted if each not in files]
+    made = files | _recorded_prompts(prompts)
+    return [made[each] for each in wanted]
+
+
+def _recorded_prompts(prompts: Sequence[str]) -> dict[str, Any]:
+    """Recordings of prompts, by them."""
+    if not prompts:
+        return {}
+    llm = LLM(MODEL)
+    rules = replace(llm.loaded.defaults, seed=_SEED)
+    ids = {prompt: llm.encode(prompt) for prompt in prompts}
+    made = {}
+    with counting_bar("recordings", len(prompts)) as done:
+        device = device_named("this", llm.threads)
+        for count, prompt in enumerate(prompts, 1):
+            made[prompt] = record(llm.loaded, MODEL, prompt, ids[prompt], rules, device)
+            done(count)
+    return made
+
+
+def _read_recording(path: Path) -> dict[str, Any]:
+    """The recording in a file. Raises ValueError."""
+    told = read_object(path)
+    if told.get("version") != VERSION or not isinstance(told.get("steps"), list):
+        raise ValueError(f"--trace {path} holds no recording of version {VERSION}; give what POST /page/trace answers")
+    return told

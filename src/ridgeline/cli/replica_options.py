@@ -9,7 +9,7 @@ from ridgeline.host import available_memory, cores
 from ridgeline.traffic.scaling import Scaling
 
 if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
-    from ridgeline.engine.setup import EngineSettings
+    from ridgeline.engine.engine_settings import EngineSettings
 
 MAX_REPLICAS = 1024
 EVERY, CALM = "10s", "60s"

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.checkpoint import Source, open_source
+from ridgeline.checkpoint.loading import Loading, read_anew
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
@@ -16,16 +18,23 @@ from ridgeline.cli.options import device_under
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
+from ridgeline.document.numbers import gb, say_gb, say_seconds, three
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.features import Features
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.loading import cold_start, disks
 from ridgeline.text import Tokenizer
-from ridgeline.trace.account import Account, Throughput
-from ridgeline.trace.verdict import verdict
+from ridgeline.trace.account import Account, Throughput, verdict
 
 if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
+
+_READ = 1 << 30
+"""Bytes that are read again, at most: enough for a speed, little beside what a model takes."""
+
+_CARD = "h100-sxm"
 
 _INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
 _IMAGE = "An image that the prompt is about, where the model reads images; several, or repeated."
@@ -133,9 +142,7 @@ def _say_loaded(llm: LLM, *, verbose: bool) -> None:
     instead, and from disks onto a card."""
     say_unfollowed(llm)
     if verbose:
-        from ridgeline.cli.loading import loading_lines  # which few ask for
-
-        for line in loading_lines(llm.loaded.loading):
+        for line in _loading_lines(llm.loaded.loading):
             say(line)
 
 
@@ -270,3 +277,52 @@ def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
         "top": [entry(*pair) for pair in sampled.top],
         "top_raw": [entry(*pair) for pair in sampled.top_raw],
     }
+
+
+def _loading_lines(loading: Loading | None) -> Iterator[str]:
+    """Yield what `--verbose` says of loading: what it took, and what reading into memory, disks and a card would take.
+
+    The second line reads the file again. loading: None of random weights.
+    """
+    if loading is None:
+        yield "loading: none, the weights are random"
+        return
+    yield _measured(loading)
+    reading = read_anew(loading.checkpoint, _READ)
+    if reading.nbytes:
+        whole = loading.nbytes / reading.speed
+        yield (
+            f"read into fresh memory instead, {say_gb(gb(reading.nbytes))} of it from the page cache: "
+            f"{_speed(reading.speed)}, so {say_seconds(whole)} for all, x {three(whole / loading.seconds)}"
+        )
+    yield _priced(loading.nbytes)
+
+
+def _measured(loading: Loading) -> str:
+    found, entries = loading.checkpoint.files, len(loading.checkpoint.entries)
+    files = len(set(found.values()))
+    disk = "" if loading.from_disk is None else f"; {say_gb(gb(loading.from_disk))} of it came from the disk"
+    how = "read and quantised" if loading.quantised else "mapped, every page touched"
+    return (
+        f"loading: {entries:,} tensors of {files:,} file{'s' * (files > 1)}, headers {say_seconds(loading.header)}; "
+        f"{say_gb(gb(loading.nbytes))} {how}, {say_seconds(loading.mapped)}: "
+        f"{_speed(loading.speed)}{disk}"
+    )
+
+
+def _priced(nbytes: float) -> str:
+    """The floor of a cold start from each disk, and the way onto a card."""
+    card = load_card(_CARD)
+    cold = ", ".join(
+        f"{say_seconds(cold_start(nbytes, 0, disk).read)} from {disk.title} ({_speed(disk.bandwidth)})"
+        for disk in disks()
+    )
+    assert card.host_link is not None
+    return (
+        f"cold, at least: {cold}; onto a card {say_seconds(nbytes / card.host_link)} more "
+        f"({card.title}, {_speed(card.host_link)}) where that waits for the disk; others: plan --section loading"
+    )
+
+
+def _speed(bandwidth: float) -> str:
+    return f"{three(bandwidth / 1e9)} GB/s"

@@ -8,7 +8,7 @@ from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.replica_options import CALM, EVERY, beside, check_cores, check_count, check_of_scale, scaling_of
 from ridgeline.engine import placement
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.worker.place import Place
 from ridgeline.server.serve import Served
 from ridgeline.traffic.routers import router_named

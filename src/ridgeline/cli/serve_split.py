@@ -12,7 +12,7 @@ from ridgeline.cli.replica_options import beside, check_cores, pair
 from ridgeline.cli.serve_replicas import ReplicaFlags
 from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.identity import check_transfer
 from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.worker.place import ChildProcess, Place

@@ -15,14 +15,14 @@ A request passes these files, in this order:
     decoding.py           latents become pixels; clip_autoencoder.py: of clips
     picture_file.py       pixels become a file; clip_file.py: of clips; saved_latents.py: latents do
 
-Other ways through a step: step_cache.py skips most of a pass, compiled.py has torch compile its blocks, pair.py has two
+Other ways through a step: step_cache.py skips most of a pass, pipeline.py has torch compile its blocks, pair.py has two
 processes run one pass each (pair_process.py starts the second, which runs pair_child.py). strides.py takes a request
 apart for a server, which has others to run in between.
 
 What a request will take:
 
-    price.py              seconds, FLOPs, bytes and memory of each stage; forecast.py: of a loaded pipeline's request
-    picture_decoder.py    the price of a decode; clip_decoder.py: of a clip's
+    price.py              seconds, FLOPs, bytes and memory of each stage; clip_decoder.py: of a clip's decode;
+                          forecast.py: of a loaded pipeline's request
     division.py           a request on several cards; eager.py: a pass in which nothing is fused
     outline.py            the parts of a release on meta
     plan.py               what `ridgeline plan` says; plan_page.py and plan_comparison.py: its documents

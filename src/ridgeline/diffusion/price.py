@@ -13,13 +13,13 @@ from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.division import WHOLE, DividedPass, Division, divisions, exchange, heads_of, message_bytes
 from ridgeline.diffusion.eager import Unfused, unfused_phase
 from ridgeline.diffusion.geometry import Geometry
-from ridgeline.diffusion.picture_decoder import PictureDecoder
 from ridgeline.models.alive import Alive
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.models.tiling import Tiling
+from ridgeline.ops.grid import Grid
 from ridgeline.ops.padded import padded_work
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
@@ -29,6 +29,36 @@ from ridgeline.roofline.price import Price, StepPrice
 from ridgeline.roofline.time import communication_seconds
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)
+
+
+class PictureDecoder:
+    """The price of an autoencoder's decodes."""
+
+    def __init__(self, autoencoder: AutoencoderKL) -> None:
+        self._autoencoder, self._price = autoencoder, Price(autoencoder)
+        self.weight_bytes, self.parameters = self._price.weight_bytes, _parameters(autoencoder)
+
+    def price(self, device: Device, geometry: Geometry, pictures: int, tiling: Tiling | None = None) -> PhasePrice:
+        """So many pictures, or all frames of so many clips, one after the other, as a phase of a request."""
+        latents = self._latents(geometry)
+        tiles = 1 if tiling is None else tiling.tiles(latents)
+        work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
+        frames = f"{geometry.frames} frames of " if geometry.layout.clips else ""
+        about = f"{frames}{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
+        return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
+
+    def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
+        """Bytes of activations at once, of one picture."""
+        return self._autoencoder.decode_bytes(self._latents(geometry), tiling)
+
+    def _latents(self, geometry: Geometry) -> Grid:
+        """Lines and columns of a picture's latents, as the autoencoder takes them."""
+        factor, size = self._autoencoder.factor, geometry.size
+        return Grid(1, size.height // factor, size.width // factor)
+
+
+def _parameters(autoencoder: AutoencoderKL) -> int:
+    return sum(op.parameter_count() for _, op in autoencoder.weighted_ops())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A figure as an SVG document, written by hand: it needs no library and opens in every browser."""
 
-from ridgeline.document import svg_charts, svg_grid, svg_panels, svg_roofline
+from ridgeline.document import svg_charts, svg_panels, svg_roofline
 from ridgeline.document.charts import Bars, Chart, Spans, Stacks
 from ridgeline.document.grid import Grid
 from ridgeline.document.page import Figure
@@ -21,5 +21,5 @@ def svg(figure: Figure) -> str:
     if isinstance(figure, Panels):
         return document(WIDTH, svg_panels.panels_height(figure), figure.title, svg_panels.panels(figure))
     if isinstance(figure, Grid):
-        return document(WIDTH, svg_grid.grid_height(figure), figure.title, svg_grid.grid(figure))
+        return document(WIDTH, svg_panels.grid_height(figure), figure.title, svg_panels.grid(figure))
     return document(svg_roofline.WIDTH, svg_roofline.HEIGHT, figure.title, svg_roofline.roofline(figure))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ridgeline.engine.async_llm import AsyncLLM
+    from ridgeline.engine.engine_settings import EngineSettings
     from ridgeline.engine.llm import LLM
     from ridgeline.engine.params import SamplingParams
     from ridgeline.engine.result import Choice, Completion
-    from ridgeline.engine.setup import EngineSettings
     from ridgeline.engine.structured import StructuredOutputs
 
 _HOMES = {
@@ -24,7 +24,7 @@ _HOMES = {
     "AsyncLLM": "async_llm",
     "Choice": "result",
     "Completion": "result",
-    "EngineSettings": "setup",
+    "EngineSettings": "engine_settings",
     "SamplingParams": "params",
     "StructuredOutputs": "structured",
 }

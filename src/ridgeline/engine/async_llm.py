@@ -12,15 +12,17 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import structs
 
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.transcript import with_text
 from ridgeline.engine.worker.inspector import Questions
+from ridgeline.engine.worker.loop import EngineThread
 from ridgeline.engine.worker.messages import (
     Abort,
     Add,
@@ -45,7 +47,6 @@ from ridgeline.engine.worker.messages import (
     Watch,
 )
 from ridgeline.engine.worker.process import EngineProcess
-from ridgeline.engine.worker.thread import EngineThread
 
 Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""

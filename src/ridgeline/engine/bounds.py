@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.request import NamedPrompt, unknown_id
+from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does without

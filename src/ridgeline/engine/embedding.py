@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ridgeline.checkpoint.embedding import Embedding
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.bounds import numbered
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish
-from ridgeline.engine.setup import EngineSettings, load_with_threads
+from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.models import ModelRefused

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import structs
 
 from ridgeline.engine.bounds import Bounds
-from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent, fault
+from ridgeline.engine.events import Stats, StepRecord, TokenEvent, fault
 from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.features import PlacedImages
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
@@ -19,11 +19,13 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import namespace_of
 from ridgeline.engine.outcomes import OutcomeProcessor
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing, Tokens
+from ridgeline.engine.prompt_tokens import Tokens
+from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing
 from ridgeline.engine.sampling.row import History, Outcome, SampleRow
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.structured import GuideStats
 from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
 from ridgeline.ops.work import TOKENS, Reach

@@ -117,14 +117,6 @@ def _sampled(outcome: Outcome | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GuideStats:
-    """What grammars have cost: how many were compiled, and bytes of those that are kept."""
-
-    compiled: int = 0
-    nbytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Stats:
     """What an engine has done so far, and what it holds now.
 

@@ -6,7 +6,7 @@ import msgspec
 
 from ridgeline.engine.features import Features
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import token_ids
+from ridgeline.engine.prompt_tokens import token_ids
 
 DEFAULT_PARAMS = SamplingParams()
 """The sampling parameters of a request that states none."""

@@ -4,7 +4,6 @@ taken."""
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +11,7 @@ from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.checkpoint.fill import memory_beside, weight_bytes
 from ridgeline.document.numbers import three
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.placement import card_memory, memory_backend
 from ridgeline.engine.speculation.setup import Draft
@@ -21,15 +21,12 @@ from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak, replayed_bytes
 from ridgeline.roofline.price import Price
 
-if TYPE_CHECKING:
-    from ridgeline.engine.setup import EngineSettings
-
 
 def layout_with_room(
     source: Source,
     model: Model,
     price: Price,
-    settings: "EngineSettings",
+    settings: EngineSettings,
     context: int,
     adapters: Sequence[Adapter],
     place: torch.device,
@@ -78,7 +75,7 @@ def layout_with_room(
 
 
 def _with_whole_context(
-    layout: KVLayout, context: int, encoded: int, settings: "EngineSettings", free: float, share: float
+    layout: KVLayout, context: int, encoded: int, settings: EngineSettings, free: float, share: float
 ) -> KVLayout:
     """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
     has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
@@ -97,7 +94,7 @@ def _with_whole_context(
     )
 
 
-def _budget(settings: "EngineSettings", free: float, taken: float) -> float:
+def _budget(settings: EngineSettings, free: float, taken: float) -> float:
     """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
     if settings.memory_share is None:
         return default_budget(free)

@@ -9,12 +9,13 @@ import torch
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import Source
 from ridgeline.engine.bounds import numbered
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event
 from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, Loaded, load_with_threads
+from ridgeline.engine.setup import Loaded, load_with_threads
 from ridgeline.engine.texts import Messages, Prompt, checked
 from ridgeline.models import ModelRefused
 

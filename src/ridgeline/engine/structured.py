@@ -1,4 +1,4 @@
-"""StructuredOutputs: the form that a request wants its answer in."""
+"""StructuredOutputs: the form that a response must have; the end of such a response, and the cost of its grammars."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -51,6 +51,24 @@ class StructuredOutputs:
             raise ValueError(
                 f"structured_outputs has {found}; give exactly one of json, json_object, regex, choice, grammar"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadEnd:
+    """The end of a structured output that no token can continue."""
+
+    whole: bool
+    """Whether the text is complete by its grammar."""
+    reason: str | None = None
+    """The reason why it cannot be completed, in one line; None if it is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuideStats:
+    """What grammars have cost: how many were compiled, and bytes of those that are kept."""
+
+    compiled: int = 0
+    nbytes: int = 0
 
 
 def _as_json(schema: Mapping[str, Any]) -> str:

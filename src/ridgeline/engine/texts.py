@@ -13,7 +13,7 @@ from ridgeline.checkpoint.source import as_source
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
-from ridgeline.engine.request import token_ids
+from ridgeline.engine.prompt_tokens import token_ids
 from ridgeline.engine.transcript import Transcript
 from ridgeline.models import ModelRefused, family_of
 from ridgeline.text import ChatTemplates, Tokenizer, read_template, tags_of

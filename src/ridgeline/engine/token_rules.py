@@ -2,13 +2,11 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ridgeline.engine.guidance.guide import DeadEnd
+from ridgeline.engine.structured import DeadEnd
 
 Mask = NDArray[np.uint32]
 
@@ -87,7 +85,7 @@ class RuleGuide:
             self._mask = packed(self._allowed_now())
         return self._mask
 
-    def dead_end(self, held: Collection[int]) -> "DeadEnd | None":
+    def dead_end(self, held: Collection[int]) -> DeadEnd | None:
         """Return None: rules leave a token at each place, so that having none is a fault of the model."""
         return None
 

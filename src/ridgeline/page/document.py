@@ -6,16 +6,20 @@ other, whatever texts the page comes to hold.
 """
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 
 from ridgeline.page.assets import STATIC, Asset, assets, of_type
 
 _HEAD = "<!-- assets -->"
 _START = "app.js"
+_LONG = 2048
+"""Bytes from which a block is compressed."""
 _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-trusted-types-for 'script'"
 """Of both policies. The last two let no text become a script or markup, also where a library would."""
 
@@ -47,7 +51,7 @@ def served_page() -> Page:
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:
-    """The document with all its files in it. blocks: elements that hold its data (`export.py`)."""
+    """The document with all its files in it. blocks: elements that hold its data (`exported`)."""
     names = json.dumps({"imports": {f"page/{each.name}": _data_url(each) for each in of_type(".js")}})
     start = f'import "page/{_START}";'
     style = "".join(each.text for each in of_type(".css"))
@@ -64,6 +68,24 @@ def file_page(blocks: Iterable[str] = ()) -> bytes:
         f'<script type="module">{start}</script>',
     ]
     return _with_head(parts)
+
+
+def exported(blocks: Mapping[str, object]) -> bytes:
+    """Return the page as one file with its data in it.
+
+    blocks: data by the names that tabs ask for it by (`cards.json`), each as JSON has it.
+    """
+    return file_page(_block(name, value) for name, value in blocks.items())
+
+
+def _block(name: str, value: object) -> str:
+    """An element with data that `source.js` reads. No text in it can end it."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    if len(text) < _LONG:
+        harmless = text.replace("<", r"\u003c")
+        return f'<script type="application/json" data-name="{escape(name)}">{harmless}</script>'
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return f'<script type="application/gzip" data-name="{escape(name)}">{packed}</script>'
 
 
 def page_names() -> Iterator[str]:

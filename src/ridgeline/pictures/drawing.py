@@ -14,9 +14,10 @@ from torch import Tensor
 from ridgeline.backends.model_loader import load_vq_autoencoder, prepare_on_gpu
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.fill import Progress
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.families import DRAWERS
 from ridgeline.models.janus import JanusDrawer

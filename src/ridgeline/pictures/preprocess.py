@@ -1,8 +1,10 @@
-"""What becomes of an image before a tower reads it: scaled, padded to a square, normalised, cut into patches.
+"""An image before a tower reads it: a file that anybody may have made is opened within bounds; then the image is
+scaled, padded to a square, normalised and cut into patches.
 
 As transformers' JanusImageProcessor does it, with Pillow; what its preprocessor_config.json says is read here.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ridgeline import untrusted
 from ridgeline.engine.features import Features
@@ -22,6 +24,42 @@ _SECTION = "image_processor"
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, which is the default
 
 _USUAL = {"image_mean": _MEAN, "image_std": _STD}
+
+MAX_PIXELS = 50_000_000
+"""Pixels of an image: 150 MB once it is unpacked, about as many as the largest hand-held cameras make."""
+MAX_BYTES = 256 << 20
+"""Bytes of a file."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Those that Pillow reads by itself, without programs beside it."""
+
+
+def read_picture(path: Path) -> Image.Image:
+    """The image of a file in RGB, turned upright as its EXIF says; of several frames the first. Raises ValueError, in
+    one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} has {size >> 20:,} MiB; an image of at most {MAX_BYTES >> 20} MiB is read")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is lower
+            with Image.open(path, formats=FORMATS) as opened:
+                width, height = opened.size
+                if width * height > MAX_PIXELS:
+                    raise _too_large(path, f"{width:,} x {height:,} pixels")
+                return ImageOps.exif_transpose(opened).convert("RGB")
+    except Image.DecompressionBombError:
+        raise _too_large(path, "far more pixels than that") from None
+    except UnidentifiedImageError:
+        raise ValueError(
+            f"{path} is no image that is read; give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        ) from None
+    except (OSError, SyntaxError, EOFError) as error:  # SyntaxError: what Pillow calls a broken PNG
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"it is broken ({error})"
+        raise ValueError(f"{path} cannot be read: {why}") from None
+
+
+def _too_large(path: Path, what: str) -> ValueError:
+    return ValueError(f"{path} has {what}; an image of at most {MAX_PIXELS:,} is read: scale it down")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from ridgeline.ops.op import Op
 from ridgeline.ops.work import LOGITS, TOKENS, Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.kept import keep
-from ridgeline.roofline.other_engine import OTHER_ENGINE
 from ridgeline.roofline.priced import PricedOp, PricedRow
 from ridgeline.roofline.standing import StandingOps
 from ridgeline.roofline.time import beside_card, floor_seconds, host_seconds, op_seconds
@@ -30,6 +29,18 @@ _PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73
 
 StepShape = tuple[tuple[Space, int], ...]
 V = TypeVar("V")
+
+
+class OtherEngine(Backend):
+    """An engine whose kernels are priced and not run, such as vLLM.
+
+    It launches a kernel for each part of an op, as PyTorch does. The constants of the device say how fast they are.
+    """
+
+    name = "other engine"
+
+
+OTHER_ENGINE = OtherEngine()
 
 
 @dataclass(frozen=True, slots=True)

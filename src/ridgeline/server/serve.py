@@ -17,11 +17,10 @@ from contextlib import (
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.device import Device
@@ -34,19 +33,14 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.event_loop import responsive_event_loop
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
-from ridgeline.server.http.front import Front
-from ridgeline.server.http.health import Health, Watched
-from ridgeline.server.http.listener import listen, most_connections, url_of
+from ridgeline.server.http.health import Front, Health, Watched
+from ridgeline.server.http.http_server import http_server, listen, most_connections, url_of
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Engines, Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.metrics import Metrics
 from ridgeline.server.telemetry.observability import Observability, of_one
 from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
-
-PRICED = "x-ridgeline-priced"
-"""The header of every answer of a server on which no model runs: the card that its steps are priced for."""
 
 FLUSH_SECONDS = 1.0
 """For the last frames of streams that were ended."""
@@ -288,56 +282,9 @@ def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[Exchange
     return Exchanges(Access(app, settings), observers)
 
 
-def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> "HTTPServer":
-    """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers.
-    observers: told of requests that are refused before they reach the application."""
-    config = uvicorn.Config(
-        app,
-        http=protocol_of(settings, observers),
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        headers=[(PRICED, settings.priced)] if settings.priced else [],
-        timeout_graceful_shutdown=2,
-    )
-    return HTTPServer(config)
-
-
 def service_of(llm: Engines, queue: Queue, settings: ServerSettings) -> Service:
     """A service that holds requests to the limits of time."""
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
-
-
-class HTTPServer(uvicorn.Server):
-    """uvicorn's, without its signals, and without looking ten times a second whether it is to end: with a slow
-    model that takes more of the processor than anything else between two steps."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the lifecycle's: uvicorn would stop listening at the first, and die of it in the end."""
-        yield
-
-    async def main_loop(self) -> None:
-        """Serve until `end`; once a second the date that answers bear is made anew (`on_tick`)."""
-        self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), 1)
-
-    def end(self) -> None:
-        """Have `serve` return. From any thread."""
-        self.should_exit = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ended.set)
 
 
 async def _first(wanted: Awaitable[Any], other: Awaitable[Any], timeout: float | None = None) -> bool:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.worker.messages import Died, FromEngine, Ready
 from ridgeline.engine.worker.process import EngineProcess

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.simulate.log import OUTCOMES, Log
-from ridgeline.traffic.bootstrap import block_intervals
-from ridgeline.traffic.percentiles import SHOWN, Distribution, Interval, weighted
+from ridgeline.traffic.percentiles import SHOWN, Distribution, Interval, block_intervals, weighted
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.summary import Goodput
 

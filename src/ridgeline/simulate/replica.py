@@ -6,7 +6,7 @@ from ridgeline.engine.bare import engine_around
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NamedPrompt
+from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.kv import KVLayout

@@ -8,12 +8,11 @@ order, replicas theirs. Nothing depends on wall time, on a hash or on a set's or
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.request import Finish
-from ridgeline.simulate.autoscaler import Autoscaler
 from ridgeline.simulate.clock import Clock
 from ridgeline.simulate.fleet import ALONE, Fleet
 from ridgeline.simulate.front import FrontCore
@@ -23,6 +22,7 @@ from ridgeline.simulate.replica import Machine, Prompts, Replica, StepPricer
 from ridgeline.simulate.serving import NO_MOMENT, Live, Serving, lives
 from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
+from ridgeline.traffic.scaling import Scaling
 from ridgeline.traffic.trace import TraceRequest
 
 Watch = Callable[[Log], None]
@@ -30,6 +30,24 @@ Watch = Callable[[Log], None]
 
 _STEPS_BETWEEN = 256  # steps after which a watch sees the log
 _STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
+
+
+class Autoscaler:
+    """next: the moment of its next look. start_up: nanoseconds until a replica that it asks for takes requests."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling, self.next, self.start_up = scaling, scaling.period, scaling.start_up
+        self._changed = 0  # when a replica was asked for, or had to go
+
+    def look(self, replicas: Iterable[Serving]) -> int:
+        """How many replicas are to be started now, or -1 where one is to go."""
+        now, self.next = self.next, self.next + self._scaling.period
+        there = [each for each in replicas if each.until is None]
+        taking, starting = sum(each.taking for each in there), sum(each.starts(self.start_up, now) for each in there)
+        change = self._scaling.change(sum(len(each.live) for each in there), taking, starting, now - self._changed)
+        if change:
+            self._changed = now
+        return change
 
 
 def run(

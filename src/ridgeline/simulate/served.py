@@ -10,9 +10,10 @@ from pathlib import Path
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.guidance import Guide, Guides
 from ridgeline.engine.kv.memory import kv_layout
-from ridgeline.engine.setup import EngineSettings, Loaded
+from ridgeline.engine.setup import Loaded
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.engine.texts import load_texts
 from ridgeline.engine.worker.process import Start

@@ -7,8 +7,8 @@ Out: ids -> `Detokenizer` (whole characters) -> `Reasoning` (thoughts apart from
 is safe to show) -> the client. `OutputStream` is the three in one, a push per token.
 
 Where a folder's tokenizer comes from: `load` picks; `fast`, `bpe`, `sentencepiece` and `bytes` read; `declared` holds
-what the side files say; `seal` and `provenance` are the two halves of the promise about control tokens. Folders are
-strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a template may.
+what the side files say; `seal` (in `fast`) and `provenance` are the two halves of the promise about control tokens.
+Folders are strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a template may.
 """
 
 from ridgeline.text.detokenizer import Detokenizer, TokenOffsets

@@ -3,7 +3,7 @@
 `request.py` runs a request three times: as it is (`timeline.py`), with its steps repeated and hooked (`tracer.py`,
 `measure.py`), and to look inside (`capture.py`, for `attention.py`, `lens.py`, `memory.py`, `experts.py`). `pricing.py`
 puts the price beside what was measured: the `ledger.py`. Everything in `views/` is made from it; `reason.py` says why a
-step is slow, `verdict.py` judges a whole run.
+step is slow, `account.py` judges a whole run.
 """
 
 from importlib import import_module

@@ -1,4 +1,8 @@
-"""Percentiles as order statistics, each with an interval, and none from too few samples."""
+"""Percentiles as order statistics, each with an interval, and none from too few samples.
+
+The intervals of `block_intervals` allow for neighbours in time being alike: its bootstrap draws whole minutes, not
+requests.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,6 +16,13 @@ SHOWN = (50, 90, 95, 99)
 BEYOND = 10  # samples that must lie beyond a percentile for it to be one: 1,000 in all for p99
 DEVIATIONS_95 = 1.96
 """Standard deviations either side that hold 95 %."""
+
+MINUTE = 60_000_000_000
+"""Nanoseconds: requests further apart than that are taken to know nothing of each other."""
+
+_FEWEST = 5  # blocks below which nothing can be said of how they differ
+_DRAWS, _BINS = 400, 2000
+_95 = (2.5, 97.5)  # percent of the draws between which 95 of 100 lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +112,39 @@ def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], worth: 
         return float(values[min(max(place, 0), len(values) - 1)])
 
     return Interval(ranked(count * share - spread), ranked(count * share), ranked(count * share + spread))
+
+
+def block_intervals(
+    samples: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    moments: NDArray[np.int64],
+    percents: Sequence[int],
+    seed: int = 0,
+) -> dict[int, tuple[float, float]]:
+    """For each percentile, between which values it lies in 95 of 100 draws of as many blocks of a minute as there are.
+
+    samples: each with its weight (1 where None) and its moment in nanoseconds. Empty where there are fewer than five
+    blocks. The values are those of 2,000 bins of about equal weight.
+    """
+    if len(samples) == 0:
+        return {}
+    blocks, block = np.unique(moments // MINUTE, return_inverse=True)
+    if len(blocks) < _FEWEST:
+        return {}
+    each = np.ones(len(samples)) if weights is None else weights
+    order = np.argsort(samples, kind="stable")
+    ranks = np.cumsum(each[order])
+    uppers = np.unique(samples[order][np.searchsorted(ranks, np.linspace(0, 1, _BINS + 1)[1:] * ranks[-1] - 1e-9)])
+    bins = np.minimum(np.searchsorted(uppers, samples), len(uppers) - 1)
+    counts = np.zeros((len(blocks), len(uppers)))
+    np.add.at(counts, (block, bins), each)
+    draw = np.random.default_rng(seed)
+    picked = draw.multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), size=_DRAWS)
+    summed = np.cumsum(picked @ counts, axis=1)
+    summed = summed[summed[:, -1] > 0]
+    found = {}
+    for percent in percents:
+        reached = (summed < summed[:, -1:] * (percent / 100) - 1e-9).sum(axis=1)
+        low, high = np.percentile(uppers[reached], _95)
+        found[percent] = float(low), float(high)
+    return found

@@ -1,27 +1,15 @@
 """A guide: what one choice may say next, and whether it is complete."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import llguidance
 
-from ridgeline.engine.events import GuideStats
 from ridgeline.engine.guidance.grammar import CACHE_BYTES, GrammarCache, reason_of
 from ridgeline.engine.guidance.tables import Mask, Tables
 from ridgeline.engine.guidance.thinking import Tags, Thinking
-from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.structured import DeadEnd, GuideStats, StructuredOutputs
 from ridgeline.text import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class DeadEnd:
-    """The end of a structured output that no token can continue."""
-
-    whole: bool
-    """Whether the text is complete by its grammar."""
-    reason: str | None = None
-    """The reason why it cannot be completed, in one line; None if it is complete."""
 
 
 class Guide:

@@ -1,4 +1,5 @@
-"""What runs in another rank's process: `python -m ridgeline.engine.ranks.child`, started by process.py."""
+"""Another rank's process, `python -m ridgeline.engine.ranks.child`, which process.py starts: it does what the first
+rank orders, in the same order."""
 
 import os
 import pickle
@@ -12,17 +13,48 @@ import torch
 from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.ranks.follower import Following
-from ridgeline.engine.ranks.orders import Order
+from ridgeline.engine.ranks.leader import time_all_reduces
+from ridgeline.engine.ranks.orders import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink
 from ridgeline.engine.ranks.process import READY, Start, join
 from ridgeline.engine.runner import Runner
 from ridgeline.frames import Frames
 from ridgeline.host import keep_freed_memory
 from ridgeline.models.building import build_to_run
+from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.shard import Shard
 
 _RECEIVED = 1 << 16
+
+
+class Following:
+    """A runner of a later part of a model, which does what the first rank orders."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._batch: Batch | None = None
+        self._x_RD = torch.empty(0)
+
+    def follow(self, order: object) -> None:
+        """Do it."""
+        runner = self._runner
+        match order:
+            case Prepare(plan):
+                self._batch = runner.prepare(plan)
+            case Hidden():
+                assert self._batch is not None, "a batch comes before it runs"
+                self._x_RD = runner.hidden(self._batch)
+            case Head(first, count):
+                with torch.inference_mode():
+                    runner.head(self._x_RD[first : first + count], first)
+            case SaveStates():
+                runner.save_states()
+            case Rewind():
+                runner.rewind()
+            case TimeLink(sizes, rounds):
+                time_all_reduces(tuple(sizes), rounds)
+            case _:
+                raise AssertionError(f"{order} is no order")
 
 
 def main() -> None:

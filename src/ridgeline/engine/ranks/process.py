@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed
 
 from ridgeline.engine.engine import EngineLost
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-
-if TYPE_CHECKING:
-    from ridgeline.engine.setup import EngineSettings
 
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""
@@ -39,7 +36,7 @@ class Start:
     memory, as many as the first has. rendezvous: a file."""
 
     model: str
-    settings: "EngineSettings"
+    settings: EngineSettings
     dummy_weights: bool
     rank: int
     pages: int
@@ -58,7 +55,7 @@ class Followers:
 
     @classmethod
     def start(
-        cls, model: str, settings: "EngineSettings", pages: int, threads: int, *, dummy_weights: bool
+        cls, model: str, settings: EngineSettings, pages: int, threads: int, *, dummy_weights: bool
     ) -> "Followers":
         """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
         where this process shares a model already."""

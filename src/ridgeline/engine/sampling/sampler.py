@@ -3,14 +3,18 @@
 Shapes: R rows, V vocabulary.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.engine.sampling.moments import with_moments
 from ridgeline.engine.sampling.row import PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.token_rules import unpacked
 
 
 class Sampler(ABC):
@@ -21,7 +25,7 @@ class Sampler(ABC):
     2. Logit bias is added.
     3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside
        the row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
-       token of the bitmask, by the model's logits, all others leave it (moments.py).
+       token of the bitmask, by the model's logits, all others leave it (`with_moments`).
     4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
     5. Greedy rows take the largest logit, lowest id first among equals, and are done.
     6. Temperature.
@@ -80,3 +84,28 @@ class Sampler(ABC):
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:
         """Return how likely the tokens are, of rows of logits without gaps."""
+
+
+def with_moments(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
+    """The rows, with masks that leave moments alone where they outweigh all else. The logits of rows with a rule cross
+    to the host; of others nothing is read."""
+    if all(row.timestamps is None for row in rows):
+        return rows
+    return [
+        row if row.timestamps is None else _narrowed(logits_RV[index].cpu().numpy(), row, row.timestamps)
+        for index, row in enumerate(rows)
+    ]
+
+
+def _narrowed(logits_V: NDArray[np.float32], row: SampleRow, first: int) -> SampleRow:
+    assert row.allowed is not None, "a row with moments has a mask"
+    allowed_V = unpacked(row.allowed, len(logits_V))
+    masked_V = np.where(allowed_V, logits_V, -np.inf).astype(np.float64)
+    text, moments = masked_V[:first].max(), masked_V[first:]
+    top = moments.max(initial=-np.inf)
+    if not math.isfinite(top) or not top + np.log(np.exp(moments - top).sum()) > text:
+        return row
+    words = row.allowed.copy()
+    words[: first // 32] = 0
+    words[first // 32] &= np.uint32(0xFFFFFFFF << first % 32 & 0xFFFFFFFF)
+    return replace(row, allowed=words)

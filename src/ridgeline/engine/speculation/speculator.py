@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from ridgeline.engine.events import fault
 from ridgeline.engine.guidance import Guide
-from ridgeline.engine.request import NamedPrompt, Request
+from ridgeline.engine.prompt_tokens import NamedPrompt
+from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
-from ridgeline.engine.speculation.acceptance import Acceptance
+from ridgeline.engine.speculation.acceptance import Acceptance, Gate
 from ridgeline.engine.speculation.drafter import Ask, Drafter
-from ridgeline.engine.speculation.gate import Gate
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 

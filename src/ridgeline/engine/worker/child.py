@@ -13,10 +13,9 @@ import torch
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.engine import WALL_CLOCK, EngineLost
 from ridgeline.engine.setup import Loaded, load_with_threads
-from ridgeline.engine.worker.inspector import inspection
+from ridgeline.engine.worker.inspector import function_named, inspection
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine, first_of
-from ridgeline.engine.worker.named import function_named
 from ridgeline.engine.worker.process import Loading, Maker, NotLoaded, Start
 from ridgeline.frames import Frames
 from ridgeline.host import keep_freed_memory, out_of_memory

@@ -6,14 +6,22 @@ The engine knows none: who starts it names one, a function of rooms above it. Re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from ridgeline.engine.setup import Loaded
-from ridgeline.engine.worker.named import function_named
 from ridgeline.roofline.device import Device
 
 Inspector = Callable[[Loaded, Device | None, bytes], bytes]
 """Answers a question about a model on a device, None where nothing is known of that. Raises ValueError for a question
 that has no answer; requests of the engine that it was given are not its own to touch."""
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """The function called `module:function`."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
 def inspection(name: str, loaded: Loaded, device: Device | None) -> Callable[[bytes], bytes] | None:

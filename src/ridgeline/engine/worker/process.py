@@ -13,7 +13,8 @@ import msgspec
 
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.setup import EngineSettings, Loaded
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine

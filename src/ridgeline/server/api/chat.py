@@ -1,6 +1,6 @@
 """/v1/chat/completions: a conversation in, the next message out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from ridgeline.server.api.fields import ChatFields, Conversation
 from ridgeline.server.api.generation import Gathered, new_id
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import PromptScores, TokenNames, chat_logprobs, long_chat_logprobs
-from ridgeline.server.api.messages import read_messages
 from ridgeline.server.api.model import ServedModel, cache_salt
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
@@ -27,10 +26,13 @@ from ridgeline.server.http.sse import Outbox
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, RenderedPrompt
+from ridgeline.text.template import ROLES
 from ridgeline.text.tools import CallDelta, ToolParser
 from ridgeline.untrusted import ModelRefused
 
 ROUTE = "/v1/chat/completions"
+
+_NEED_CONTENT = frozenset({"system", "developer", "user"})
 
 
 async def render(fields: Conversation, model: ServedModel, settings: ServerSettings) -> RenderedPrompt:
@@ -274,3 +276,44 @@ class ChatChunks(Chunks):
 
     def first(self) -> dict[str, object]:
         return self._answer.of_prompt(self.generation.specs[0].prompt, self.scores[0])
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of a conversation as a template takes them: roles checked, parts of text joined.
+
+    Raises ApiError naming the message. Nothing that a part points to is fetched.
+    """
+    if not messages:
+        raise invalid("messages: give at least one message", "messages", code="missing_field")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise invalid(f"{where}.role: give one of system, developer, user, assistant, tool", "messages")
+    content = _content(message.get("content"), f"{where}.content")
+    if content is None and role in _NEED_CONTENT:
+        raise invalid(f"{where}.content: a message of the role {role} has text", "messages")
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise invalid(f"{where}.tool_call_id: a tool's answer names the call that it answers", "messages")
+    return {**message, "content": content}
+
+
+def _content(content: Any, where: str) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"{where}: give a text or a list of parts", "messages")
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("text", "input_text", "output_text"):
+        what = f"a part of the type {kind}" if isinstance(kind, str) and kind.isidentifier() else "such a part"
+        raise invalid(f"{where}: this model reads text; {what} is not supported", "messages", code="unsupported_part")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise invalid(f"{where}.text: give the part's text", "messages")
+    return text

@@ -1,5 +1,6 @@
 """Chunks: the frames of a streamed answer, event by event. What chat and completions have in common."""
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,26 @@ from ridgeline.engine.sampling.row import Sampled
 from ridgeline.server.api.fields import Fields, StreamOptions
 from ridgeline.server.api.generation import run
 from ridgeline.server.api.logprobs import PromptScores
-from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.http.sse import DONE, Outbox
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.service import Service
 
 _OPTIONS = StreamOptions()
+
+BLOCK = 128
+"""Bytes: the length of an obfuscated event is a multiple of it, and most tokens fit into one length."""
+
+
+def obfuscated(event: Mapping[str, object]) -> dict[str, object]:
+    """Return an event with OpenAI's field `obfuscation`: random characters that fill its JSON up to whole blocks.
+
+    The length of a streamed piece of text then does not tell what it says. Who sees the packets of an encrypted
+    stream can guess much of an answer from the lengths of its tokens (Weiss et al., "What Was Your Prompt? A Remote
+    Keylogging Attack on AI Assistants", USENIX Security 2024).
+    """
+    size = len(msgspec.json.encode({**event, "obfuscation": ""}))
+    return {**event, "obfuscation": secrets.token_urlsafe(BLOCK)[: -size % BLOCK]}
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ Strings = str | list[str]
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
-    include_obfuscation: chunks are filled up, as obfuscation.py has it."""
+    include_obfuscation: chunks are filled up, as chunks.py has it."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -70,7 +70,7 @@ class Fields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class CompletionFields(Fields, kw_only=True, frozen=True):
-    """Of /v1/completions. prompt is looked at by prompts.py, which says better what is wrong with it."""
+    """Of /v1/completions. prompt is looked at by completions.py, which says better what is wrong with it."""
 
     prompt: Any = None
     add_special_tokens: bool = True

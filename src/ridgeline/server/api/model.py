@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import unknown_id
+from ridgeline.engine.prompt_tokens import unknown_id
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.server.api.chat import ChatAnswer, ChatChunks, chat_generation
-from ridgeline.server.api.chunks import Chunks
+from ridgeline.server.api.chunks import Chunks, obfuscated
 from ridgeline.server.api.generation import Gathered, new_id, run
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.logprobs import PromptScores
 from ridgeline.server.api.model import ServedModel
-from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.response_request import ResponseFields, as_chat, named_as_here
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox, frame

@@ -1,13 +1,19 @@
-"""A client that leaves: what was under way for it ends."""
+"""A client that leaves, or has shut down its sending side: what was under way for it ends once it is gone."""
 
 import asyncio
-from collections.abc import Awaitable
+import socket
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.types import Receive
 
 GONE = 499
 """The status of a request whose client left before an answer began: nginx's, for the log alone."""
+
+CHECK_SECONDS = 0.05
+"""The time between two checks of whether the client's host has reset the connection."""
+FIRST_SECONDS, MOST_SECONDS = 1.0, 16.0
+"""The time between the first two interim responses, which doubles after each, and the longest."""
 
 _Result = TypeVar("_Result")
 
@@ -42,3 +48,45 @@ async def end(*tasks: "asyncio.Future[_Result] | asyncio.Future[None]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HalfClosedWatch:
+    """A watch on a half-closed connection, which aborts it once the client does not read any more either.
+
+    The client has shut down its sending side, and may still read: `nc -N`, or one that has gone. TCP says the same of
+    both, until something is sent: the host of a client that has gone resets the connection. A response that is computed
+    as a whole may send nothing for minutes, so the interim response `100 Continue` is sent meanwhile, which every
+    client of HTTP/1.1 skips (RFC 9110, section 15.2). HTTP/1.0 has none: its response is computed for a client that has
+    gone, too. A response that is sent in pieces needs no interim one.
+    """
+
+    def __init__(self, transport: asyncio.Transport, may_inform: Callable[[], bool]) -> None:
+        """Watch a connection until it is closed, or `close` is called.
+
+        Args:
+            transport: The connection.
+            may_inform: Whether an interim response may be sent now.
+        """
+        self._transport, self._may_inform = transport, may_inform
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_seconds, self._next_at = FIRST_SECONDS, 0.0  # of the next interim response
+        self._check()
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        """Abort the connection if the client's host has reset it, and check again in a while."""
+        if self._transport.is_closing():
+            return
+        loop, connection = asyncio.get_running_loop(), self._transport.get_extra_info("socket")
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._transport.abort()
+            return
+        if loop.time() >= self._next_at and self._may_inform():
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._next_at = loop.time() + self._next_seconds
+            self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
+        self._timer = loop.call_later(CHECK_SECONDS, self._check)

@@ -1,4 +1,4 @@
-"""Health: what the server says of itself before anybody is asked for a key."""
+"""Health: what the server says of itself before anybody is asked for a key; and what answers while it loads."""
 
 import asyncio
 import logging
@@ -6,6 +6,13 @@ from concurrent.futures import Future
 from typing import Literal, Protocol
 
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ridgeline.server.admission import shutting_down
+from ridgeline.server.errors import ApiError, error_response
+from ridgeline.server.http.auth import HEALTH
+from ridgeline.server.http.page import PAGE, page_routes
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
@@ -84,3 +91,35 @@ class Health:
         state = self.state
         good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"
         return JSONResponse({"status": state}, 200 if good else 503, {"cache-control": "no-store"})
+
+
+class Front:
+    """The outermost application, which answers from the first connection on. It tells health, and hands all else to
+    `app`; as long as that is None, there is the page, and any other request is a 503."""
+
+    def __init__(self, health: Health) -> None:
+        self.health = health
+        self.app: ASGIApp | None = None
+        self._page = Router(page_routes())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answers(scope)(scope, receive, send)
+
+    def _answers(self, scope: Scope) -> ASGIApp:
+        if scope["path"] in HEALTH:
+            known = scope["method"] in ("GET", "HEAD")
+            return self.health.answer(scope["path"]) if known else error_response(_not_that_method())
+        if self.app is None:
+            if scope["path"] in PAGE:
+                return self._page
+            return error_response(shutting_down() if self.health.draining else _loading())
+        return self.app
+
+
+def _not_that_method() -> ApiError:
+    said = "this route does not have that method"
+    return ApiError(405, said, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
+
+
+def _loading() -> ApiError:
+    return ApiError(503, "the model is being loaded", kind="server_error", code="loading", headers={"Retry-After": "5"})

@@ -22,8 +22,8 @@ from uvicorn.server import ServerState
 
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.direct import EXTENSION, DirectWriter
+from ridgeline.server.http.disconnect import HalfClosedWatch
 from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
-from ridgeline.server.http.half_closed import HalfClosedWatch
 from ridgeline.server.http.heads import LimitedConnection
 from ridgeline.server.settings import ServerSettings
 

@@ -1,18 +1,27 @@
-"""ServedTogether: a language model and pipelines behind HTTP, in one process, stepped by one thread."""
+"""ServedTogether: a language model and pipelines behind HTTP, in one process, stepped by one thread; and LoopedEngine,
+the language model's engine as that thread steps it."""
 
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
+import msgspec
+
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.worker.inspector import inspection
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.engine.worker.messages import Died, FromEngine, ToEngine
 from ridgeline.host import available_memory, threads_for
 from ridgeline.page.recorder import INSPECTOR
+from ridgeline.roofline.device import Device
 from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.model import served_model
@@ -20,7 +29,6 @@ from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, t
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.loading import Waiting, beside_the_loop
-from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import PictureApi, picture_routes, writes_no_text
 from ridgeline.server.pictures.drawer import Drawer
@@ -145,3 +153,49 @@ class ServedTogether:
     def _writers(self, llm: AsyncLLM) -> dict[str, str]:
         """What is said of the language model, by its name and those of its adapters, to who asks it for a picture."""
         return dict.fromkeys((self.language.name, *llm.info.adapters), DRAWS_NO_PICTURES)
+
+
+class LoopedEngine:
+    """A loaded engine as AsyncLLM has one: its Host. What it says is said in the loop's thread.
+
+    To the loop it is one party, however many requests it has: they run in one step.
+    """
+
+    def __init__(self, loaded: Loaded, device: Device, loop: ModelLoop, inspector: str = "") -> None:
+        """device: that steps are priced on. loop: closed with the engine. inspector: as engine.worker.process.Start."""
+        self.texts = loaded.texts
+        self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
+        self._loaded, self._device, self._loop, self._inspector = loaded, loaded.joined(device), loop, inspector
+        self._engine: EngineLoop
+        self._tell: Callable[[FromEngine], None]
+
+    def connect(self, tell: Callable[[FromEngine], None]) -> None:
+        """As Host.connect."""
+        self._tell = tell
+        inspect = inspection(self._inspector, self._loaded, self._device)
+        self._engine = EngineLoop(self._loaded.engine, tell, self._loaded.price, self._device, inspect)
+        self._loop.join(self)
+
+    def send(self, message: ToEngine) -> None:
+        """As Host.send."""
+        self._loop.ask(partial(self._engine.take, message))
+
+    def close(self) -> None:
+        """As Host.close. The loop ends, and whatever else it steps."""
+        self._loop.close()
+
+    # -- in the loop's thread: a Party ---------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """As Party.busy."""
+        return self._loaded.engine.has_work
+
+    def step(self) -> float:
+        """As Party.step. A step that failed has no price: it ends a request, or finds out whose fault it was."""
+        report = self._engine.step()
+        return 0.0 if report is None or report.predicted is None else report.predicted
+
+    def gone(self, reason: str) -> None:
+        """As Party.gone."""
+        self._tell(Died(reason))

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
-from ridgeline.engine.setup import EngineSettings, load_with_threads
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.process import NotLoaded
 from ridgeline.models.fields import ModelRefused
 from ridgeline.server.batch import Batch, Tally

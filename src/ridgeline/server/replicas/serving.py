@@ -10,7 +10,7 @@ from typing import Self
 
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.place import Place
 from ridgeline.engine.worker.process import EngineProcess, texts_beside
