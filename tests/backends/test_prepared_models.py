@@ -18,8 +18,8 @@ from ridgeline.backends.cuda.backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint.fill import fill_dummy, stay_here
 from ridgeline.models import build_to_run
-from ridgeline.models.fields import Fields
-from ridgeline.models.model import Model
+from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.group_norm import GroupNorm
 from ridgeline.ops.norm import AddRMSNorm

@@ -21,7 +21,7 @@ from ridgeline.backends.cpu.library import Library
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of

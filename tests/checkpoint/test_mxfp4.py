@@ -11,7 +11,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from models.comparing import TOLERANCE, off
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.models import ModelRefused
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.expert_layout import widened
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.checkpoints import random_model

@@ -20,7 +20,7 @@ from models.rank import logits_of
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.recipes import recipe_named, running_names
+from ridgeline.models.common.recipes import recipe_named, running_names
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.formats import weight_format_named
 from support.checkpoints import random_tensors, write_folder

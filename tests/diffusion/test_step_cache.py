@@ -17,9 +17,9 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.step_cache import StepCache
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.modulated import Stream
-from ridgeline.models.walk import Blocks
+from ridgeline.models.common.block_runner import Blocks
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.modulated import Stream
 from support.flux_pipelines import flux, klein
 from support.pipelines import generators, pixart, wan, z_image
 

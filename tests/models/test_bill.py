@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from models.configs import CONFIGS
 from ridgeline.checkpoint import read_config
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.models.bill import PARTS, Bill, bill
-from ridgeline.models.naming import parse
+from ridgeline.models.common.architecture_name import parse
+from ridgeline.models.common.parameter_breakdown import PARTS, Bill, bill
 
 # Billions of parameters of the releases: of all, and of those that a token passes through.
 PUBLISHED: dict[str, tuple[float, float]] = {

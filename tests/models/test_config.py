@@ -18,9 +18,9 @@ from models import configs
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.models.decoder import SelfAttention, Trunk
-from ridgeline.models.model import Model
-from ridgeline.models.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
+from ridgeline.models.common.decoder import SelfAttention, Trunk
+from ridgeline.models.common.model import Model
+from ridgeline.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
 from ridgeline.ops.experts import Experts

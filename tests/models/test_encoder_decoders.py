@@ -24,11 +24,12 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models import Fields, ModelRefused, build, families, family_of
-from ridgeline.models.bill import bill, layers_of
+from ridgeline.models import Fields, ModelRefused, build, family_of
+from ridgeline.models import registry as families
 from ridgeline.models.building import stored_dtype
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill, layers_of
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from support.checkpoints import WEIGHT_STD, edit_config, random_ours

@@ -30,8 +30,8 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.norm import Norm

@@ -17,8 +17,8 @@ from models.parity_cases import CASES
 from models.released import AROUND, COMMON, HALVES, INERT, as_released
 from models.test_config import refusal
 from ridgeline.models import FAMILIES, Fields, build
-from ridgeline.models.fields import _BOOKKEEPING, _OTHER_INPUTS
-from ridgeline.models.kin import KIN
+from ridgeline.models.common.architecture_alias import KIN
+from ridgeline.models.common.fields import _BOOKKEEPING, _OTHER_INPUTS
 
 FIRST = {case.model_type: case for case in reversed(CASES)}
 # What transformers' models read of the fields that ours pass over by their names: for training, for other outputs, for

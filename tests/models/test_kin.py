@@ -13,7 +13,7 @@ from models.parity_cases import CASES
 from models.released import COMMON, INERT, half_as_released
 from ridgeline.checkpoint import load_model
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.kin import KIN
+from ridgeline.models.common.architecture_alias import KIN
 from ridgeline.ops.linear import Projections
 from ridgeline.ops.rotary import RotaryTable
 from support.checkpoints import fill_random, random_model

@@ -23,7 +23,7 @@ from ridgeline.checkpoint import load_model
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import FAMILIES
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.experts import Experts
 from support.checkpoints import edit_config, random_model
 from support.differences import first_difference

@@ -16,7 +16,7 @@ from models.configs import CONFIGS, ENCODER_DECODERS
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import FAMILIES, Fields, build
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import ENCODER, Segment, Work
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed

@@ -17,8 +17,8 @@ from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_ada
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.source import open_source
 from ridgeline.models import build, build_to_run, family_of
-from ridgeline.models.adapters import targets_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.adapters import targets_of
+from ridgeline.models.common.model import Model
 
 STD = 0.3  # of A and B: large enough that an adapter changes what is said
 _CONFIG: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "inference_mode": True}

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models import blocks, gpt2
-from ridgeline.models.model import Model
+from ridgeline.models.common import blocks
+from ridgeline.models.common.model import Model
+from ridgeline.models.families import gpt2
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Head, Projections

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ridgeline.backends import prepared
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.backend import Backend, ReplayedSteps, SamplingKernel
 from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.layer_pages import LayerPages

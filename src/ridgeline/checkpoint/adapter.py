@@ -21,10 +21,10 @@ from ridgeline.checkpoint.header import TensorEntry, read_header
 from ridgeline.checkpoint.hub_cache import cached_folder, hub_cache
 from ridgeline.checkpoint.source import ADAPTER, open_source
 from ridgeline.document.numbers import three
-from ridgeline.models.adapters import Target, targets_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.adapters import Target, targets_of
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.model import Model
 from ridgeline.ops.matrix import AdapterRows, LowRank
 from ridgeline.untrusted import refuse_pointer
 

@@ -8,13 +8,13 @@ import torch
 from ridgeline.checkpoint.fill import Progress, bind_here, fill, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
-from ridgeline.models import autoencoder_kl, vq_autoencoder
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.image_autoencoder import ImageAutoencoder
-from ridgeline.models.storage import Storage
-from ridgeline.models.vq_autoencoder import VQAutoencoder
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.image_autoencoder import ImageAutoencoder
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families import autoencoder_kl, vq_autoencoder
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.models.families.vq_autoencoder import VQAutoencoder
 
 _KL = Family(
     autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(r"bn\.num_batches_tracked",),

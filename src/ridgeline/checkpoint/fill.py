@@ -25,15 +25,15 @@ from ridgeline.host import (
     threads_for,
     total_memory,
 )
-from ridgeline.models.bill import bill
 from ridgeline.models.building import build_denoiser, build_to_run
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import denoiser_of, drawer_of, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.embedder import Embedder
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.registry import denoiser_of, drawer_of, family_of
 from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored, dtype_mismatch

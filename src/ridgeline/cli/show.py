@@ -14,12 +14,12 @@ from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.bill import Bill, bill, layers_of
-from ridgeline.models.embedder import Embedder
-from ridgeline.models.model import Model
-from ridgeline.models.naming import ArchitectureName, parse
-from ridgeline.models.recipes import Recipe, read_recipe
-from ridgeline.models.sizes import Sizes, sizes_of
+from ridgeline.models.common.architecture_name import ArchitectureName, parse
+from ridgeline.models.common.embedder import Embedder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import Bill, bill, layers_of
+from ridgeline.models.common.recipes import Recipe, read_recipe
+from ridgeline.models.common.sizes import Sizes, sizes_of
 from ridgeline.ops.formats import format_of
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter

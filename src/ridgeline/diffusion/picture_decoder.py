@@ -1,8 +1,8 @@
 """What decoding a picture costs: an AutoencoderKL's decoder, whole or tile by tile; a clip, frame by frame."""
 
 from ridgeline.diffusion.geometry import Geometry
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import Phase, PhasePrice, price_phase

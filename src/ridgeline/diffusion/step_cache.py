@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.diffusion.pair import Pair
-from ridgeline.models.modulated import Stream
-from ridgeline.models.walk import Blocks, Walk
+from ridgeline.models.common.block_runner import Blocks, Walk
+from ridgeline.models.common.modulated import Stream
 
 
 def check_threshold(threshold: float) -> None:

@@ -20,7 +20,7 @@ from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.placement import LIBRARIES_BYTES, card_memory
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak, captured_peak
 from ridgeline.roofline.price import Price

@@ -7,8 +7,8 @@ their parameters, `recipes/` says in what formats they are stored. Models that d
 """
 
 from ridgeline.models.building import build, build_to_run
-from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.registry import ENCODERS, FAMILIES, SPEECH, family_of
 
 __all__ = ["ENCODERS", "FAMILIES", "SPEECH", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import torch
 
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.families import denoiser_of, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
-from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
-from ridgeline.models.recipes.module_names import beginnings
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import DivisionRefused, Fields, ModelRefused
+from ridgeline.models.common.kv_format import check_kv_format, kv_format_to_run
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
+from ridgeline.models.common.recipes.module_names import beginnings
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.registry import denoiser_of, family_of
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard

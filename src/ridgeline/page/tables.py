@@ -13,8 +13,8 @@ from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
 from ridgeline.backends.cpu.replay import recorded_bytes, records
 from ridgeline.checkpoint.source import Source
 from ridgeline.models import family_of
-from ridgeline.models.bill import bill, layers_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill, layers_of
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVGroup, deal_layers

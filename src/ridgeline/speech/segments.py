@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ridgeline.models.whisper import MOMENT
+from ridgeline.models.families.whisper import MOMENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ridgeline.engine.engine import EngineLost
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 
 if TYPE_CHECKING:
     from ridgeline.engine.setup import EngineSettings

@@ -20,7 +20,7 @@ from ridgeline.engine.worker.named import function_named
 from ridgeline.engine.worker.process import Loading, Maker, NotLoaded, Start
 from ridgeline.frames import Frames
 from ridgeline.host import keep_freed_memory, out_of_memory
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 
 _RECEIVED = 1 << 16
 

@@ -1,0 +1,66 @@
+"""Family: the models of an architecture, how one of them is built and what checkpoints call its tensors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.common.storage import Storage
+
+Builder = Callable[[Fields, Storage], Network]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family: the architecture it is called in config.json, and how it is built and loaded.
+
+    model_type: what a config without `architectures` says instead.
+    trunk: the prefix that checkpoints of the bare model leave out.
+    renames: a part that checkpoints call otherwise than its kin do, and what it is called here.
+    ignored: patterns of tensors that old checkpoints carry and nothing reads.
+    also: other architectures that are built alike: the same with a head that is left out.
+    old_names: parts that old checkpoints call otherwise, and what they are called today.
+    encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
+    widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
+    widens_fp16: whether a model in fp16 runs in fp32, because its hidden states go beyond the range of fp16.
+    prefixes: how names begin in checkpoints, in any of these ways, and how here.
+    writes: whether its models write text.
+    """
+
+    architecture: str
+    model_type: str
+    build: Builder
+    trunk: str = "model."
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+    also: tuple[str, ...] = ()
+    old_names: tuple[tuple[str, str], ...] = ()
+    encodes: bool = False
+    widens: tuple[str, ...] = ()
+    widens_fp16: bool = False
+    prefixes: tuple[tuple[str, str], ...] = ()
+    writes: bool = True
+
+    def builds(self, architecture: str) -> bool:
+        """Whether models of this architecture are of it."""
+        return architecture in (self.architecture, *self.also)
+
+    def own_name(self, name: str) -> str:
+        """What the model calls a module or a tensor of a checkpoint."""
+        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
+        name = ours + name.removeprefix(theirs)
+        for theirs, ours in (*self.old_names, *self.renames):
+            name = name.replace(theirs, ours)
+        return name
+
+    def checkpoint_name(self, name: str) -> str:
+        """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
+        return self.spellings(name)[0]
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """Return every name that checkpoints and lists of modules have for a module or a tensor of the model: first the
+        usual one, then those of older or newer tools, of the text half alone and of the bare model."""
+        for theirs, ours in reversed(self.renames):
+            name = name.replace(ours, theirs)
+        begun = (theirs + name.removeprefix(ours) for theirs, ours in self.prefixes if name.startswith(ours))
+        return tuple(dict.fromkeys((*begun, name, name.removeprefix(self.trunk))))
