@@ -1,12 +1,16 @@
-"""Dimensions: the sizes that decoders have in common, and the parts of a block that follow from them."""
+"""Dimensions: the sizes that decoders have in common, how a config spells them, and the matrices that they make."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
+from ridgeline.models.common.fields import MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import Reach, windowed
 
@@ -99,3 +103,73 @@ class Dimensions:
     def whole(self, inputs: int, outputs: int, *, bias: bool = False) -> MatrixSpec:
         """A matrix that every rank holds whole."""
         return MatrixSpec(inputs, outputs, self.dtype, bias)
+
+
+def read_dimensions(
+    fields: Fields,
+    storage: Storage,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    activation: str | None = None,
+    eps: float | None = None,
+    unstated: Mapping[str, int] = MappingProxyType({}),
+) -> Dimensions:
+    """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation, eps: where a family reads them
+    itself, as it has them under another name or by another default. unstated: what counts are where releases leave them
+    out."""
+    fields.refuse_but("is_causal", True)
+    heads, hidden = (fields.count(name, unstated.get(name)) for name in ("num_attention_heads", "hidden_size"))
+    head_dim = head_dim or _head_dim(fields, hidden, heads)
+    kv_heads = kv_heads or fields.count("num_key_value_heads", unstated.get("num_key_value_heads"))
+    if heads * head_dim > MAX_WIDTH:
+        raise fields.refuse(f"num_attention_heads {heads} x head_dim {head_dim} is more than {MAX_WIDTH}")
+    check_groups(fields, heads, kv_heads)
+    return Dimensions(
+        vocabulary=fields.count("vocab_size", unstated.get("vocab_size")),
+        context=fields.context(unstated.get("max_position_embeddings")),
+        layers=fields.layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        width=fields.count("intermediate_size", unstated.get("intermediate_size")),
+        activation=activation or read_activation(fields, "hidden_act", "silu"),
+        eps=eps or fields.positive("rms_norm_eps"),
+        storage=storage,
+    )
+
+
+def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
+    """`head_dim`, or what the hidden states divide into."""
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
+    return fields.count("head_dim", hidden // heads)
+
+
+def divided(fields: Fields, name: str, hidden: int, heads: int) -> int:
+    """Entries of a head where heads divide the hidden states among them. name: what the config calls their size."""
+    if hidden % heads:
+        raise fields.refuse(f"{name} {hidden} does not divide into {heads} heads")
+    return hidden // heads
+
+
+def check_groups(fields: Fields, heads: int, kv_heads: int) -> None:
+    """Raises ModelRefused for query heads that do not share KV heads evenly."""
+    if heads % kv_heads:
+        raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads (num_key_value_heads)")
+
+
+def read_activation(fields: Fields, name: str, default: str) -> str:
+    """The activation that a field names."""
+    activation = fields.text(name, default)
+    if activation not in ACTIVATIONS:
+        raise fields.refuse(f"{name} {activation!r} is not supported; {', '.join(ACTIVATIONS)} are")
+    return activation
+
+
+def read_softcap(fields: Fields, name: str, unstated: float | None) -> float | None:
+    """A soft cap: null for none, `unstated` where the config does not have the field."""
+    if fields.has(name):
+        return fields.positive(name)
+    return None if name in fields.values else unstated

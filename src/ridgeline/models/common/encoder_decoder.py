@@ -11,11 +11,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import MLP
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import divided, read_activation
 from ridgeline.ops.attention import Attention, KVContext, PositionBias
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.kv import KVSpec

@@ -102,3 +102,9 @@ def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
     if sizes.active > best * (sizes.count // groups):
         raise fields.refuse(f"num_experts_per_tok {sizes.active} is more than the experts of topk_group {best}")
     return groups, best
+
+
+def read_dense_layers(fields: Fields) -> set[int]:
+    """Layers that have an MLP in the place of a mixture: those listed, and all but every `decoder_sparse_step`-th."""
+    step, listed = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
+    return {layer for layer in range(fields.layers) if layer in listed or (layer + 1) % step}

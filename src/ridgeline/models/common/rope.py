@@ -192,3 +192,14 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
             raise fields.refuse("original_max_position_embeddings is 1, for which attention_factor must be stated")
         magnitude = math.sqrt(1 + math.log(stretched) / math.log(original))
     return LongRope(factors["long_factor" if context > original else "short_factor"], magnitude)
+
+
+def read_turned(fields: Fields) -> tuple[bool, ...]:
+    """Whether each layer turns by positions: from `no_rope_layers`, where 1 says that it does, else all but every
+    n-th."""
+    listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
+    if not listed:
+        return tuple((layer + 1) % every != 0 for layer in range(fields.layers))
+    if len(listed) < fields.layers:
+        raise fields.refuse(f"no_rope_layers must say 0 or 1 of {fields.layers} layers")
+    return tuple(map(bool, listed[: fields.layers]))

@@ -35,3 +35,16 @@ def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
             every = fields.count(name)
     listed = read_layer_types(fields)
     return listed or tuple((layer + 1) % every != 0 for layer in range(fields.layers))
+
+
+def upper_windows(fields: Fields) -> tuple[int | None, ...]:
+    """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
+    window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
+    fields.passed_over("max_window_layers")  # beside `layer_types`, or without windows
+    listed = read_layer_types(fields)
+    if not fields.flag("use_sliding_window", False) or window is None:
+        return (None,) * layers
+    if listed is None:
+        first = fields.natural("max_window_layers")
+        listed = tuple(layer >= first for layer in range(layers))
+    return tuple(window if has else None for has in listed)

@@ -7,12 +7,11 @@ many positions fewer than it has rows.
 
 from torch import Tensor, nn
 
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.embedder import Embedder, read_labels
 from ridgeline.models.common.encoder import Encoder, looks_at
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import divided, read_activation
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.backend import RowPicker

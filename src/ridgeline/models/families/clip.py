@@ -4,18 +4,14 @@ the last one, the end of the text, has seen it all and stands for it.
 Diffusion models read prompts with it too, of whose states they take every one.
 """
 
-from collections.abc import Iterable
-
 from torch import Tensor, nn
 
-from ridgeline.models.common.decoder import MLP
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.embedder import Embedder
 from ridgeline.models.common.encoder import Encoder, looks_at
-from ridgeline.models.common.encoder_decoder import PROJECTIONS, Names, SelfAttention
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import divided, read_activation
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
@@ -41,33 +37,6 @@ class Embeddings(nn.Module):
         return self.token_embedding(ids_T), self.position_embedding(positions_T)
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
-
-    def __init__(self, d: Dimensions, attend: Attention, names: Names = PROJECTIONS, *, bias: bool = True) -> None:
-        """names: of the projections. bias: whether those to queries, keys and values have one."""
-        super().__init__()
-        self.layer_norm1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.self_attn = SelfAttention(d, attend, names, bias=bias, output_bias=True)
-        self.layer_norm2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        up = {"fc1": d.column(d.hidden, d.width, bias=True)}
-        self.mlp = MLP(d, up, "fc2", d.row(d.width, d.hidden, bias=True))
-
-    def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands."""
-        x_TD, normed_TD = self.layer_norm1(x_TD, y_TD)
-        x_TD, normed_TD = self.layer_norm2(x_TD, self.self_attn(normed_TD, kv))
-        return x_TD, self.mlp(normed_TD)
-
-
-class Layers(nn.Module):
-    """The blocks: what checkpoints call `encoder`."""
-
-    def __init__(self, blocks: Iterable[Block]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(blocks)
-
-
 class Trunk(nn.Module):
     """Embeddings, blocks and the last norm: what checkpoints call `text_model`."""
 
@@ -75,7 +44,9 @@ class Trunk(nn.Module):
         super().__init__()
         self.wanted = RowPicker()
         self.embeddings = Embeddings(d)
-        self.encoder = Layers(Block(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers))
+        self.encoder = ClipLayers(
+            ClipBlock(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers)
+        )
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:

@@ -4,12 +4,11 @@ four, and the fourth does not turn by positions."""
 
 from ridgeline.models.common.blocks import Norms, ParallelBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
-from ridgeline.models.families.llama import read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.norm import HeadLayerNorm
 from ridgeline.ops.rotary import Rope

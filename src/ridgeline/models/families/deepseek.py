@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, further_layers
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts, read_groups
 from ridgeline.models.common.rope import RopeDefaults, read_rope, rope_section
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.experts import ExpertSizes
@@ -107,7 +107,7 @@ def _build(fields: Fields, storage: Storage, sizes: ExpertSizes, rule: RoutingRu
         feed_forward = GatedMLP(d, d.gate_up()) if layer < dense else Mixture(d, sizes, rule, shared=shared)
         return Block(d, attention, feed_forward, first=layer == 0)
 
-    built = decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    built = build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
     built.passed_over = further_layers(fields, d.layers, "num_nextn_predict_layers")
     return built
 

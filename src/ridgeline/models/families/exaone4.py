@@ -3,11 +3,12 @@ queries and keys; in large ones a window on three layers of four, and the fourth
 
 from ridgeline.models.common.blocks import Norms, PostNormBlock, head_norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, all_but_every, read_layer_types, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 
 
@@ -35,4 +36,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(), head_norms=head_norms(d))
         return PostNormBlock(attention, GatedMLP(d, d.gate_up()), first=layer == 0, norms=norms)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

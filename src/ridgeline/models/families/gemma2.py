@@ -5,21 +5,14 @@ import math
 
 from ridgeline.models.common.blocks import Norms, SandwichBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.models.common.dimensions import read_activation, read_dimensions, read_softcap
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window
-from ridgeline.models.families.llama import read_activation, read_dimensions
 from ridgeline.ops.attention import Attention
 
-UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
-
-
-def read_softcap(fields: Fields, name: str, unstated: float | None) -> float | None:
-    """A soft cap: null for none, `unstated` where the config does not have the field."""
-    if fields.has(name):
-        return fields.positive(name)
-    return None if name in fields.values else unstated
+_UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
 
 
 def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
@@ -32,11 +25,11 @@ def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Gemma 2 of every size."""
     fields.passed_over("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
-    head_dim = fields.count("head_dim", UNSTATED_HEAD_DIM)
+    head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     d = read_dimensions(fields, storage, head_dim=head_dim, activation=activation)
     rope, windows, bias = read_rope(fields, head_dim), alternating_windows(fields), fields.flag("attention_bias", False)
-    scale = 1 / math.sqrt(fields.positive("query_pre_attn_scalar", UNSTATED_HEAD_DIM))
+    scale = 1 / math.sqrt(fields.positive("query_pre_attn_scalar", _UNSTATED_HEAD_DIM))
     softcap = read_softcap(fields, "attn_logit_softcapping", 50.0)
 
     norms = Norms.rms(d, from_one=True)

@@ -5,14 +5,14 @@ import math
 
 from ridgeline.models.common.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.models.common.dimensions import read_activation, read_dimensions, read_softcap
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_ropes
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
-from ridgeline.models.families.gemma2 import UNSTATED_HEAD_DIM, read_softcap
-from ridgeline.models.families.llama import read_activation, read_dimensions
 from ridgeline.ops.attention import Attention
 
+_UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
 # Half of the releases say only what is not so (transformers' Gemma3TextConfig).
 _UNSTATED = {
     "vocab_size": 262_208,
@@ -28,7 +28,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         fields.refuse_if(name)
     fields.refuse_but("use_qk_norm", True)
     fields.passed_over("hidden_act")  # releases say it again under the name that is read
-    head_dim = fields.count("head_dim", UNSTATED_HEAD_DIM)
+    head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     eps = fields.positive("rms_norm_eps", 1e-6)
     d = read_dimensions(fields, storage, head_dim=head_dim, activation=activation, eps=eps, unstated=_UNSTATED)
@@ -36,7 +36,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     rope, local_rope = read_ropes(fields, head_dim, 1_000_000.0, local_theta)
     window, bias = read_window(fields, UNSTATED_WINDOW), fields.flag("attention_bias", False)
     is_local = all_but_every(fields, 6)
-    scale = 1 / math.sqrt(fields.positive("query_pre_attn_scalar", UNSTATED_HEAD_DIM))
+    scale = 1 / math.sqrt(fields.positive("query_pre_attn_scalar", _UNSTATED_HEAD_DIM))
     norms = Norms.rms(d, from_one=True)
 
     def block(layer: int) -> SandwichBlock:

@@ -3,11 +3,11 @@ The releases of 0414 have a norm after attention and one after the feed-forward 
 
 from ridgeline.models.common.blocks import Block, Norms, SandwichBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
 
@@ -30,7 +30,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     """GLM-4 of 2024."""
     d, rope, bias = _read(fields, storage)
     blocks = [Block(d, *_parts(d, rope, layer, bias), first=layer == 0) for layer in range(d.layers)]
-    return decoder(fields, d, rope, blocks)
+    return build_decoder(fields, d, rope, blocks)
 
 
 def build_0414(fields: Fields, storage: Storage) -> Decoder:
@@ -38,4 +38,4 @@ def build_0414(fields: Fields, storage: Storage) -> Decoder:
     d, rope, bias = _read(fields, storage)
     norms, layers = Norms.rms(d), range(d.layers)
     blocks = [SandwichBlock(*_parts(d, rope, layer, bias), first=layer == 0, norms=norms) for layer in layers]
-    return decoder(fields, d, rope, blocks)
+    return build_decoder(fields, d, rope, blocks)

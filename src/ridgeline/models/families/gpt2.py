@@ -3,10 +3,9 @@
 from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import MLP, Decoder
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import divided, read_activation
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce

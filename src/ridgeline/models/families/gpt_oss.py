@@ -3,12 +3,13 @@ on every second layer."""
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.expert_layout import INTERLEAVED
 from ridgeline.ops.nonlinearity import ClampedGate
@@ -37,4 +38,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         mixture = Mixture(d, sizes, rule, activation=gate, bias=True, layout=INTERLEAVED)
         return Block(d, attention, mixture, first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

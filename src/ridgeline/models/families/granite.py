@@ -2,10 +2,10 @@
 
 from ridgeline.models.common.blocks import Block, Norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import read_dimensions
 from ridgeline.ops.attention import Attention
 
 

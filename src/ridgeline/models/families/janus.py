@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import Decoder, Trunk
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
+from ridgeline.models.common.llama_decoder import read_trunk
 from ridgeline.models.common.model import Model, PlacedRows
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.families.aligner import Aligner
-from ridgeline.models.families.llama import read_activation, read_trunk
 from ridgeline.models.families.vision_tower import VisionTower, read_tower
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext

@@ -6,14 +6,13 @@ from torch import nn
 
 from ridgeline.models.common.blocks import Block, HeadNorm
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
-from ridgeline.models.common.rope import RopeDefaults, read_rope
+from ridgeline.models.common.rope import RopeDefaults, read_rope, read_turned
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types
-from ridgeline.models.families.llama import decoder, read_dimensions
-from ridgeline.models.families.smollm3 import read_turned
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.expert_layout import TURNED
 from ridgeline.ops.norm import UnweightedRMSNorm
@@ -89,4 +88,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=norms, scaled=scaled)
         return Block(d, attention, feed_forward(layer), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)

@@ -6,11 +6,12 @@ Names are those of transformers' modeling_minimax_m2.py, and of the releases' co
 
 from ridgeline.models.common.blocks import Block, norms_over_heads
 from ridgeline.models.common.decoder import Decoder, SelfAttention, further_layers
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.router import RoutingRule
 
@@ -48,6 +49,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(), head_norms=norms_over_heads(d))
         return Block(d, attention, Mixture(d, sizes, rule, names=("w1", "w3", "w2")), first=layer == 0)
 
-    built = decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    built = build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
     built.passed_over = further_layers(fields, d.layers, "num_mtp_modules")
     return built

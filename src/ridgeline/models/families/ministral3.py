@@ -3,11 +3,12 @@ are scaled by their position."""
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope, rope_section
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.query_scale import QueryScale
 from ridgeline.ops.rotary import Llama3, Rope, Yarn
@@ -45,4 +46,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(), scaled=scale is not None)
         return Block(d, attention, GatedMLP(d, d.gate_up()), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)

@@ -3,12 +3,13 @@ one; Mixtral's MLPs are mixtures of experts."""
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.router import RoutingRule
 
@@ -22,7 +23,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
         return Block(d, SelfAttention(d, attend, d.qkv()), GatedMLP(d, d.gate_up()), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
 def build_mixture(fields: Fields, storage: Storage) -> Decoder:
@@ -37,4 +38,4 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         mixture = Mixture(d, sizes, rule, names=("w1", "w3", "w2"))  # gate, up, down
         return Block(d, SelfAttention(d, attend, d.qkv()), mixture, first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

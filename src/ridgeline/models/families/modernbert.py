@@ -4,14 +4,13 @@ and layers that look at a neighbourhood but for every third, which looks at the 
 from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import MLP, SelfAttention
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.embedder import Embedder, read_labels
 from ridgeline.models.common.encoder import Encoder, looks_at
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_own_rope, rope_sections
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types
-from ridgeline.models.families.llama import read_activation
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.backend import RowPicker

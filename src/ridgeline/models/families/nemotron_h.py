@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.blocks import MixerBlock, Norms
 from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, check_groups, read_activation
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import check_groups, read_activation
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.gate import GroupedRMSNorm

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 from ridgeline.models.common.blocks import Norms, PostNormBlock, norms_over_heads
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope, read_ropes
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
-from ridgeline.models.families.llama import read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
 

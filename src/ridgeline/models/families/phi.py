@@ -3,10 +3,10 @@ everywhere, the head's included; part of each head turns."""
 
 from ridgeline.models.common.blocks import Norms, ParallelBlock
 from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
+from ridgeline.models.common.dimensions import read_activation, read_dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import read_activation, read_dimensions
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.norm import LayerNorm, Norm
 

@@ -2,11 +2,12 @@
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
 
 # Configs of the first releases call longrope otherwise.
@@ -28,4 +29,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
         return Block(d, SelfAttention(d, attend, qkv), GatedMLP(d, gate_up), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

@@ -5,27 +5,15 @@ from torch import nn
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.mixture import Mixture, read_experts
+from ridgeline.models.common.llama_decoder import build_decoder
+from ridgeline.models.common.mixture import Mixture, read_dense_layers, read_experts
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
+from ridgeline.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window, upper_windows
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.router import RoutingRule
-
-
-def upper_windows(fields: Fields) -> tuple[int | None, ...]:
-    """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
-    window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
-    fields.passed_over("max_window_layers")  # beside `layer_types`, or without windows
-    listed = read_layer_types(fields)
-    if not fields.flag("use_sliding_window", False) or window is None:
-        return (None,) * layers
-    if listed is None:
-        first = fields.natural("max_window_layers")
-        listed = tuple(layer >= first for layer in range(layers))
-    return tuple(window if has else None for has in listed)
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
@@ -37,13 +25,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attend = Attention(layer, d.own_heads, d.kv_spec(windows[layer]), rope=rope)
         return Block(d, SelfAttention(d, attend, d.qkv(bias=True)), GatedMLP(d, d.gate_up()), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
-
-
-def read_dense_layers(fields: Fields) -> set[int]:
-    """Layers that have an MLP in the place of a mixture: those listed, and all but every `decoder_sparse_step`-th."""
-    step, listed = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
-    return {layer for layer in range(fields.layers) if layer in listed or (layer + 1) % step}
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
 def lower_windows(fields: Fields) -> tuple[int | None, ...]:
@@ -77,4 +59,4 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         attend = Attention(layer, d.own_heads, d.kv_spec(windows[layer]), rope=rope)
         return Block(d, SelfAttention(d, attend, d.qkv(bias=bias)), feed_forward(layer), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

@@ -4,14 +4,13 @@ from torch import nn
 
 from ridgeline.models.common.blocks import Block, head_norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.mixture import Mixture, read_experts
+from ridgeline.models.common.llama_decoder import build_decoder
+from ridgeline.models.common.mixture import Mixture, read_dense_layers, read_experts
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.windows import UNSTATED_WINDOW, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
-from ridgeline.models.families.qwen2 import read_dense_layers, upper_windows
+from ridgeline.models.common.windows import UNSTATED_WINDOW, read_window, upper_windows
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
 from ridgeline.ops.router import RoutingRule
@@ -33,7 +32,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = _attention(fields, d, rope, layer, windows[layer])
         return Block(d, attention, GatedMLP(d, d.gate_up()), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
 def build_mixture(fields: Fields, storage: Storage) -> Decoder:
@@ -56,4 +55,4 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
     def block(layer: int) -> Block:
         return Block(d, _attention(fields, d, rope, layer, window), feed_forward(layer), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

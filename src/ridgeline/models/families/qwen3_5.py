@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import Decoder, GatedMLP
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.gated_delta_net import GatedDeltaNet, hybrid
 from ridgeline.models.common.mixture import Mixture, read_experts
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.llama import read_dimensions
-from ridgeline.models.families.qwen3_next import GatedDeltaNet, hybrid
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.delta import DeltaSizes
 from ridgeline.ops.matrix import MatrixSpec

@@ -3,23 +3,13 @@ arXiv:2501.18795)."""
 
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.models.common.dimensions import read_dimensions
 from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.rope import RopeDefaults, read_rope
+from ridgeline.models.common.llama_decoder import build_decoder
+from ridgeline.models.common.rope import RopeDefaults, read_rope, read_turned
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types, read_window
-from ridgeline.models.families.llama import decoder, read_dimensions
 from ridgeline.ops.attention import Attention
-
-
-def read_turned(fields: Fields) -> tuple[bool, ...]:
-    """Whether each layer turns by positions: from `no_rope_layers`, where 1 says that it does, else all but every
-    n-th."""
-    listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
-    if not listed:
-        return tuple((layer + 1) % every != 0 for layer in range(fields.layers))
-    if len(listed) < fields.layers:
-        raise fields.refuse(f"no_rope_layers must say 0 or 1 of {fields.layers} layers")
-    return tuple(map(bool, listed[: fields.layers]))
 
 
 def read_windows(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
@@ -46,4 +36,4 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias)
         return Block(d, attention, GatedMLP(d, d.gate_up(bias=mlp_bias), bias=mlp_bias), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], tied_by_default=True)
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], tied_by_default=True)

@@ -2,11 +2,11 @@
 
 from ridgeline.models.common.blocks import Block, Norms
 from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
+from ridgeline.models.common.dimensions import read_activation, read_dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_window
-from ridgeline.models.families.llama import read_activation, read_dimensions
 from ridgeline.ops.attention import Attention
 
 # What the code that trained them is told, and transformers does whatever they say.

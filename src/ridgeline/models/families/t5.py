@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.blocks import add_norm
 from ridgeline.models.common.decoder import MLP
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.encoder import Encoder
 from ridgeline.models.common.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
-from ridgeline.models.families.llama import read_activation
 from ridgeline.ops.attention import KVContext, PositionBias
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce

@@ -6,12 +6,11 @@ Shapes: E patches of a step's images, I numbers of a patch, D hidden.
 
 from torch import Tensor, nn
 
-from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.encoder_decoder import Names, attention_op
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.clip import Block, Layers
-from ridgeline.models.families.llama import divided, read_activation
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.norm import AddLayerNorm
@@ -46,8 +45,8 @@ class VisionTower(nn.Module):
         super().__init__()
         self.channels, self.patch, self.patches = channels, patch, d.context
         self.embeddings = Embeddings(d, channels, patch)
-        self.encoder = Layers(
-            Block(d, attention_op(d, -1, ENCODER_FULL), _PROJECTIONS, bias=bias) for _ in range(d.layers)
+        self.encoder = ClipLayers(
+            ClipBlock(d, attention_op(d, -1, ENCODER_FULL), _PROJECTIONS, bias=bias) for _ in range(d.layers)
         )
         self.post_layernorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
