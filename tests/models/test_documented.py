@@ -11,11 +11,10 @@ from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
 from ridgeline.models.common.architecture_alias import KIN
 from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.common.unsupported import missing_for
 from ridgeline.models.families.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.families.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.families.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
-from ridgeline.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, VISION
+from ridgeline.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, VISION, missing_for
 from roofline.test_catalogue import RELEASES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")

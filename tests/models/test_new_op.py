@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ridgeline.checkpoint.adapter import targets_of
 from ridgeline.checkpoint.fill import fill, quantises, weight_bytes
 from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.models.common.adapters import targets_of
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill

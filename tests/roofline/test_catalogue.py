@@ -17,7 +17,7 @@ from ridgeline.models import build, family_of
 from ridgeline.models.building import build_denoiser
 from ridgeline.models.common.fields import Fields, ModelRefused
 from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.common.unsupported import missing_for
+from ridgeline.models.registry import missing_for
 
 NAMES = model_names()
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
+from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter, targets_of
 from ridgeline.checkpoint.fill import load_weights
 from ridgeline.checkpoint.source import open_source
 from ridgeline.models import build, build_to_run, family_of
-from ridgeline.models.common.adapters import targets_of
 from ridgeline.models.common.model import Model
 
 STD = 0.3  # of A and B: large enough that an adapter changes what is said

@@ -15,9 +15,8 @@ from ridgeline.models.common.block_runner import Walk, every_block
 from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.mmdit_blocks import DoubleBlock, Pass, SingleBlock, Style, modulation
-from ridgeline.models.common.mmdit_layout import Grid, Layout
 from ridgeline.models.common.modulated import PART, Stream, embedder
-from ridgeline.models.common.token_layout import JointRows
+from ridgeline.models.common.token_layout import JointRows, MMDiTGrid, MMDiTLayout
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.linear import Linear
@@ -86,7 +85,7 @@ class MMDiT(Denoiser):
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
-        self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
+        self._last: tuple[tuple[MMDiTGrid, tuple[int, ...], torch.device], MMDiTLayout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.pooled_width, self.takes_guidance = sizes.pooled, sizes.guided
         self.time_text_embed = ConditionEmbedder(d, sizes, style)
@@ -140,7 +139,7 @@ class MMDiT(Denoiser):
         patches_NF: Tensor,
         times_P: Tensor,
         texts_MC: Tensor,
-        layout: Layout,
+        layout: MMDiTLayout,
         *,
         guidance_P: Tensor | None,
         pooled_PV: Tensor | None,
@@ -183,12 +182,12 @@ class MMDiT(Denoiser):
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
-    def grid(self, size: tuple[int, ...]) -> Grid:
+    def grid(self, size: tuple[int, ...]) -> MMDiTGrid:
         """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
-        return Grid.of(size, self.patch)
+        return MMDiTGrid.of(size, self.patch)
 
-    def _layout(self, grid: Grid, texts: tuple[int, ...], device: torch.device) -> Layout:
-        """As Grid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+    def _layout(self, grid: MMDiTGrid, texts: tuple[int, ...], device: torch.device) -> MMDiTLayout:
+        """As MMDiTGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, len(self.sizes.axes), device)
@@ -198,7 +197,7 @@ class MMDiT(Denoiser):
         """As Network._outline."""
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
         joint = JointRows.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
-        layout = Layout({space: [count] for space, count in rows.items()}, positions, joint)
+        layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)
         pictures, dtype = rows[PICTURES], self.storage.dtype
         self.denoise(
             torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype),

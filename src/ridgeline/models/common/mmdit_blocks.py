@@ -16,8 +16,8 @@ from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
-from ridgeline.models.common.mmdit_layout import Layout
 from ridgeline.models.common.modulated import PART, Factors, Stream, enter, entry
+from ridgeline.models.common.token_layout import MMDiTLayout
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.backend import RowPicker
@@ -48,7 +48,7 @@ class Pass:
 
     condition_PD: Tensor
     shared: Mapping[Space, Factors]
-    layout: Layout
+    layout: MMDiTLayout
     angles: Angles
     kv: Uncached
 

@@ -6,8 +6,8 @@ from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.mmdit import MMDiT, Sizes
 from ridgeline.models.common.mmdit_blocks import Style
-from ridgeline.models.common.mmdit_layout import PLACED
 from ridgeline.models.common.storage import Storage
+from ridgeline.models.common.token_layout import PLACED
 
 RENAMES = (
     (".net.0.proj.", ".linear_in."),

@@ -14,21 +14,124 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.models.common.decoder import Decoder, Trunk
-from ridgeline.models.common.dimensions import Dimensions, read_activation
+from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
+from ridgeline.models.common.encoder_decoder import Names, attention_op
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.llama_decoder import read_trunk
 from ridgeline.models.common.model import Model, PlacedRows
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.aligner import Aligner
-from ridgeline.models.families.vision_tower import VisionTower, read_tower
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext
-from ridgeline.ops.embedding import EitherEmbedding, IndexedEmbedding, PlacedEmbedding
-from ridgeline.ops.linear import Head
+from ridgeline.ops.embedding import EitherEmbedding, Embedding, IndexedEmbedding, PlacedEmbedding
+from ridgeline.ops.linear import Head, Linear
 from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.op import Op
+from ridgeline.ops.patches import PatchEmbedding
 from ridgeline.ops.shard import Indivisible
+from ridgeline.ops.work import ENCODER_FULL
+
+_PROJECTIONS = Names("q_proj", "k_proj", "v_proj", "projection_layer")
+
+
+class Embeddings(nn.Module):
+    """A patch's row and its position's, which the first norm adds."""
+
+    part = "feed-forward"  # of the patches' matrix, which no part of a block has
+
+    def __init__(self, d: Dimensions, channels: int, patch: int) -> None:
+        super().__init__()
+        self.patch_embedding = PatchEmbedding(channels, patch, d.hidden, d.dtype)
+        self.position_embedding = Embedding(d.context, d.hidden, d.dtype)
+
+    def forward(self, x_EI: Tensor, positions_E: Tensor) -> tuple[Tensor, Tensor]:
+        """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> two summands [patches, hidden]."""
+        return self.patch_embedding(x_EI), self.position_embedding(positions_E)
+
+
+class VisionTower(nn.Module):
+    """What checkpoints call `vision_model`. channels, patch: of a pixel, and pixels of a patch's side."""
+
+    sees = True  # of the bill
+
+    def __init__(self, d: Dimensions, channels: int, patch: int, *, bias: bool) -> None:
+        """d.context: patches of an image. bias: whether queries, keys and values have one."""
+        super().__init__()
+        self.channels, self.patch, self.patches = channels, patch, d.context
+        self.embeddings = Embeddings(d, channels, patch)
+        self.encoder = ClipLayers(
+            ClipBlock(d, attention_op(d, -1, ENCODER_FULL), _PROJECTIONS, bias=bias) for _ in range(d.layers)
+        )
+        self.post_layernorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, x_EI: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> the last states, normed [patches, hidden]."""
+        x_ED, y_ED = self.embeddings(x_EI, positions_E)
+        for block in self.encoder.layers:
+            x_ED, y_ED = block(x_ED, y_ED, kv)
+        out_ED: Tensor = self.post_layernorm(x_ED, y_ED)[1]
+        return out_ED
+
+
+def read_tower(fields: Fields, storage: Storage) -> tuple[Dimensions, VisionTower]:
+    """The tower of a `vision_config`, as Janus spells it."""
+    fields.refuse_if("use_qk_norm")  # the reference's does not fit its heads
+    image, patch = fields.count("image_size", 384), fields.count("patch_size", 16)
+    if image % patch:
+        raise fields.refuse(f"image_size {image} does not divide into patches of {patch}")
+    patches = (image // patch) ** 2
+    tokens = fields.count("num_image_tokens", 576)
+    if tokens != patches:
+        raise fields.refuse(f"num_image_tokens is {tokens}; an image of {image} x {image} has {patches} patches")
+    hidden, heads = fields.count("hidden_size", 1024), fields.count("num_attention_heads", 16)
+    d = Dimensions(
+        vocabulary=1,
+        context=patches,
+        layers=fields.layers if fields.has("num_hidden_layers") else 24,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "hidden_size", hidden, heads),
+        width=int(hidden * fields.positive("mlp_ratio", 4.0)),
+        activation=read_activation(fields, "hidden_act", "gelu"),
+        eps=fields.positive("layer_norm_eps", 1e-6),
+        storage=storage,
+    )
+    channels, bias = fields.count("num_channels", 3), fields.flag("attention_bias", True)
+    return d, VisionTower(d, channels, patch, bias=bias)
+
+
+class Aligner(nn.Module):
+    """`fc1`, then `hidden_layers`, so many matrices in all; each has a bias, and what each but the last gives passes an
+    activation."""
+
+    part = "feed-forward"
+    sees = False  # whether it is of what reads images, for the bill
+
+    def __init__(self, inputs: int, outputs: int, depth: int, activation: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        first, other = (MatrixSpec(width, outputs, dtype, bias=True) for width in (inputs, outputs))
+        if depth == 1:
+            self.fc1: nn.Module = Linear(first)
+        else:
+            self.activated = ActivatedProjections({"fc1": first}, activation)
+        self.hidden_layers = nn.ModuleDict()
+        for layer in map(str, range(depth - 1)):
+            if layer == str(depth - 2):
+                self.hidden_layers[layer] = Linear(other)
+            else:  # which is unnamed: its matrix has the name of the layer
+                self.hidden_layers[f"activated_{layer}"] = ActivatedProjections({layer: other}, activation)
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """x_TI [rows, inputs] -> [rows, outputs]."""
+        first = self.activated if self.hidden_layers else self.fc1
+        x_TO: Tensor = first(x_TI)
+        for layer in self.hidden_layers.values():
+            x_TO = layer(x_TO)
+        return x_TO
+
 
 ARCHITECTURE = "JanusForConditionalGeneration"
 _TEXT = ("model.language_model.", "model.")

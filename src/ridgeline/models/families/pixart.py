@@ -10,8 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ridgeline.models.common.cross_blocks import Style
-from ridgeline.models.common.cross_denoiser import CrossDenoiser, Sizes
-from ridgeline.models.common.cross_grid import Grid
+from ridgeline.models.common.cross_denoiser import CrossDenoiser, Grid, Sizes
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage

@@ -1,8 +1,7 @@
 """Z-Image (arXiv:2511.22699): a denoiser of one stream, in which the tokens of a picture and of its text see each
-other in Llama's block, with norms after its parts, and gates and scales that come from the noise level
-(z_image_blocks.py).
+other in Llama's block, with norms after its parts, and gates and scales that come from the noise level.
 
-A few blocks refine each kind of tokens alone before they are joined. Which rows are whose is in z_image_layout.py.
+A few blocks refine each kind of tokens alone before they are joined. Which rows are whose is in common/token_layout.py.
 
 Shapes: N rows of latents, M of texts, J of both, P pictures, C condition, D hidden, F numbers of a patch.
 """
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.block_runner import Walk, every_block
-from ridgeline.models.common.blocks import Norms, SandwichBlock
+from ridgeline.models.common.blocks import Norms, SandwichBlock, head_norms
+from ridgeline.models.common.decoder import MLP, SelfAttention
 from ridgeline.models.common.denoiser import (
     JOINT,
     LATENTS,
@@ -27,27 +27,28 @@ from ridgeline.models.common.denoiser import (
     without,
 )
 from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.encoder import looks_at
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.modulated import Stream
 from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.token_layout import JointRows
-from ridgeline.models.families.z_image_blocks import (
-    CONDITION,
-    FinalLayer,
-    ModulatedBlock,
-    TimeEmbedder,
-    attention,
-    feed_forward,
+from ridgeline.models.common.token_layout import (
+    JointRows,
+    ZImageGrid,
+    ZImageLayout,
+    ZImageTextLayout,
+    text_lengths,
+    with_padding,
 )
-from ridgeline.models.families.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.linear import Linear
+from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
-from ridgeline.ops.rotary import AxialRotaryTable
+from ridgeline.ops.rotary import Angles, AxialRotaryTable, Rope
 from ridgeline.ops.rows import JoinRows, PaddingRow
-from ridgeline.ops.work import Space, Work
+from ridgeline.ops.timestep import TimestepSinusoids
+from ridgeline.ops.work import Reach, Space, Work
 
 RENAMES = (
     (".attention.", ".self_attn."),
@@ -64,6 +65,89 @@ RENAMES = (
     ("cap_pad_token", "text_padding.weight"),
 )
 _MAX_PATCH = 64
+CONDITION = 256
+"""Numbers of the sinusoids of a noise level, and at most of the condition that blocks see of it."""
+_TIME_WIDTH = 1024  # of the feed-forward part between the two
+_HEAD_EPS = 1e-5  # of the norms of queries and keys, whatever the config says of the others
+_FINAL_EPS = 1e-6
+
+
+class ModulatedBlock(SandwichBlock):
+    """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
+    the norm that follows."""
+
+    def __init__(self, d: Dimensions, space: Space, condition: int, attention: nn.Module, *, first: bool) -> None:
+        """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
+        norms = Norms(
+            lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
+            lambda: AddModulatedRMSNorm(d.hidden, d.eps, d.dtype),
+            lambda: Add(d.hidden, d.dtype),
+        )
+        super().__init__(attention, feed_forward(d), first=first, norms=norms)
+        self.space = space
+        self.modulation = Modulation(condition, d.hidden, ("scale", "bounded gate") * 2, d.dtype)
+
+    def forward(  # type: ignore[override]
+        self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
+    ) -> tuple[Tensor, Tensor]:
+        """As SandwichBlock.forward. condition_PC [pictures, condition]."""
+        scale, gate, inner_scale, inner_gate = self.modulation(condition_PC)
+        lengths = kv.lengths[self.space]
+        if y_ND is None:
+            normed_ND = self.input_layernorm(x_ND, scale, lengths)
+        else:
+            x_ND, normed_ND = self.input_layernorm(x_ND, y_ND, scale, lengths)
+        y_ND = self.post_attention_layernorm(self.self_attn(normed_ND, angles, kv), gate, lengths)
+        x_ND, normed_ND = self.pre_feedforward_layernorm(x_ND, y_ND, inner_scale, lengths)
+        return x_ND, self.post_feedforward_layernorm(self.mlp(normed_ND), inner_gate, lengths)
+
+
+class TimeEmbedder(nn.Module):
+    """The condition of a picture: the sinusoids of its noise level through two matrices. All blocks see it."""
+
+    def __init__(self, d: Dimensions, condition: int, scale: float) -> None:
+        """condition: numbers of what comes out. scale: of times."""
+        super().__init__()
+        self.sinusoids = TimestepSinusoids(CONDITION, d.dtype, scale=scale)
+        up = {"0": d.whole(CONDITION, _TIME_WIDTH, bias=True)}
+        self.mlp = MLP(d, up, "2", d.whole(_TIME_WIDTH, condition, bias=True))
+
+    def forward(self, times_P: Tensor) -> Tensor:
+        """times_P fp32 [pictures] -> [pictures, condition]."""
+        out_PC: Tensor = self.mlp(self.sinusoids(times_P))
+        return out_PC
+
+
+class FinalLayer(nn.Module):
+    """The last norm, scaled, and the projection to patches."""
+
+    def __init__(self, d: Dimensions, condition: int, features: int) -> None:
+        """condition: numbers of what modulates. features: numbers of a patch."""
+        super().__init__()
+        self.norm_final = AddModulatedLayerNorm(d.hidden, _FINAL_EPS, d.dtype)
+        self.linear = Linear(d.whole(d.hidden, features, bias=True))
+        modulation = Modulation(condition, d.hidden, ("scale",), d.dtype, activated=True)
+        self.adaLN_modulation = nn.ModuleDict({"1": modulation})
+
+    def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Two summands [rows, hidden] and condition_PC [pictures, condition] -> [rows, features]. lengths: rows of each
+        picture."""
+        (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
+        out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
+        return out_NF
+
+
+def attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:
+    """Attention over all rows of a picture in a space."""
+    rope = Rope(d.head_dim, theta, interleaved=True)
+    attend = Attention(-1, d.own_heads, looks_at(d, Reach("full", space=space)), rope=rope)
+    qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
+    return SelfAttention(d, attend, qkv, head_norms=head_norms(replace(d, eps=_HEAD_EPS)))
+
+
+def feed_forward(d: Dimensions) -> MLP:
+    """w2(silu(w1(x)) * w3(x))."""
+    return MLP(d, dict.fromkeys(("w1", "w3"), d.column(d.hidden, d.width)), "w2", d.row(d.width, d.hidden))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +187,7 @@ class ZImage(Denoiser):
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
-        self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
+        self._last: tuple[tuple[ZImageGrid, tuple[int, ...], torch.device], ZImageLayout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.t_embedder = TimeEmbedder(d, sizes.condition, sizes.scale)
         self.rotary = AxialRotaryTable(sizes.axes, sizes.theta)
@@ -158,11 +242,11 @@ class ZImage(Denoiser):
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
         """As Denoiser.prepare: rows of texts, refined."""
         lengths = tuple(map(len, texts))
-        layout = TextLayout.of(lengths, self.sizes.places, texts[0].device)
+        layout = ZImageTextLayout.of(lengths, self.sizes.places, texts[0].device)
         texts_MC = torch.cat([with_padding(text) for text in texts])
         return Prepared(lengths, (self.read(texts_MC.to(self.storage.dtype), layout),))
 
-    def read(self, texts_MC: Tensor, layout: TextLayout) -> Tensor:
+    def read(self, texts_MC: Tensor, layout: ZImageTextLayout) -> Tensor:
         """Rows of texts [M, text_width], as many as the layout has, with whatever numbers where they are padding ->
         refined [M, hidden]."""
         kv, angles = Uncached([], {TEXT: layout.lengths}), self.rotary(layout.positions)
@@ -173,7 +257,7 @@ class ZImage(Denoiser):
         return out_MD
 
     def denoise(
-        self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: Layout, walk: Walk = every_block
+        self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: ZImageLayout, walk: Walk = every_block
     ) -> Tensor:
         """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
         times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
@@ -215,12 +299,12 @@ class ZImage(Denoiser):
         """As Denoiser.pass_work."""
         return without(self.work(size, texts), TEXT)
 
-    def grid(self, size: tuple[int, ...]) -> Grid:
+    def grid(self, size: tuple[int, ...]) -> ZImageGrid:
         """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
-        return Grid.of(size, self.patch, self.sizes.places)
+        return ZImageGrid.of(size, self.patch, self.sizes.places)
 
-    def _layout(self, grid: Grid, texts: tuple[int, ...], device: torch.device) -> Layout:
-        """As Grid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+    def _layout(self, grid: ZImageGrid, texts: tuple[int, ...], device: torch.device) -> ZImageLayout:
+        """As ZImageGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, device)
@@ -232,9 +316,9 @@ class ZImage(Denoiser):
         positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}
         padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
         texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=dtype)
-        text_MD = self.read(texts_MC, TextLayout([rows[TEXT]], positions[TEXT], padding[TEXT]))
+        text_MD = self.read(texts_MC, ZImageTextLayout([rows[TEXT]], positions[TEXT], padding[TEXT]))
         joint = JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
-        layout = Layout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
+        layout = ZImageLayout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
         patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype)
         self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
 

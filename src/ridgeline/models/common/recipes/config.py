@@ -1,4 +1,4 @@
-"""A config's `quantization_config` becomes a recipe.
+"""A config's `quantization_config` becomes a recipe, or an option that asks for plain weights to be quantised.
 
 What each method stores is read off its own loader: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
 bitsandbytes), AutoAWQ's WQLinear_GEMM and exclude_layers_to_not_quantize, GPTQModel's TorchQuantLinear.
@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.recipes import compressed_tensors, gguf, modelopt
+from ridgeline.models.common.recipes import compressed_tensors, modelopt
 from ridgeline.models.common.recipes.module_names import (
     Matcher,
     begins_or_ends,
@@ -19,8 +19,20 @@ from ridgeline.models.common.recipes.module_names import (
     names_listed,
     pattern,
 )
-from ridgeline.models.common.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
-from ridgeline.ops.formats import MXFP4, KVFormat, WeightFormat
+from ridgeline.models.common.recipes.recipe import (
+    BLOCKS,
+    INPUT_SCALES,
+    LINEAR,
+    PLAIN,
+    WITH_HEAD,
+    Recipe,
+    recipe_named,
+    recipe_names,
+    running_names,
+    stored_in,
+)
+from ridgeline.ops.formats import FORMATS, MXFP4, KVFormat, WeightFormat, format_of
+from ridgeline.ops.matrix.gguf import BLOCKS as GGUF_BLOCKS
 from ridgeline.ops.place import Place
 
 SECTIONS = ("quantization_config", "compression_config")
@@ -230,6 +242,28 @@ def _mxfp4(section: Fields) -> Recipe:
     return Recipe(MXFP4.name, MXFP4.bits, lambda _: stored_in(MXFP4, frozenset({"expert"}), kept))
 
 
+def _gguf(section: Fields) -> Recipe:
+    """The recipe of types by the names of modules; what is not named is in the model's dtype. Raises ModelRefused for
+    a type that is not read."""
+    listed = section.section("types")
+    by_name: dict[str, WeightFormat] = {}
+    for module in listed.values:
+        kind = listed.text(module)
+        if kind not in GGUF_BLOCKS:
+            raise listed.refuse(f"{module} is stored in {kind!r}, which is not read; {', '.join(GGUF_BLOCKS)} are")
+        by_name[module] = GGUF_BLOCKS[kind]
+    if not by_name:
+        raise section.refuse("types is empty; leave the section out where nothing is quantised")
+    formats = list(by_name.values())
+    commonest = max(dict.fromkeys(formats), key=formats.count)
+    mixed = " mixed" * (len(set(formats)) > 1)
+
+    def choose(place: Place) -> WeightFormat | None:
+        return by_name.get(place.name)
+
+    return Recipe(f"gguf {commonest.name}{mixed}", commonest.bits, lambda _: choose)
+
+
 METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
     {
         "fp8": _fp8,
@@ -240,6 +274,35 @@ METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
         "bitsandbytes": _bitsandbytes,
         "mxfp4": _mxfp4,
         _MODELOPT: modelopt.read,
-        "gguf": gguf.read,
+        "gguf": _gguf,
     }
 )
+
+
+def quantised_recipe(weights: str, fields: Fields) -> Recipe:
+    """The recipe of plain weights that are quantised here; none for the format that they are in. Raises ModelRefused
+    for weights that are quantised already, ValueError for a format that they are not quantised to."""
+    stated = read_recipe(fields)
+    if stated.name:
+        raise fields.refuse(
+            f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
+            "or give the unquantised checkpoint"
+        )
+    plain = next((known for known in FORMATS if known.is_called(weights)), None)
+    if plain is not None and plain.dtype == fields.dtype:
+        return stated
+    if plain is not None:
+        raise ValueError(
+            f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
+            f"to another full format; leave it out, or give one of {', '.join(running_names())}"
+        )
+    bare, running = weights.removesuffix(WITH_HEAD), ", ".join(running_names())
+    if bare not in recipe_names():
+        raise ValueError(f"unknown weight format {weights!r}; use one of {running}; a format may end in {WITH_HEAD}")
+    recipe = recipe_named(weights)
+    if bare not in running_names():
+        raise ValueError(
+            f"--weights is {weights!r}, which is priced (ridgeline plan, trace --priced) and does not run yet; give "
+            f"one of {running}"
+        )
+    return recipe
