@@ -16,14 +16,6 @@ from ridgeline.models.families import autoencoder_kl, vq_autoencoder
 from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.models.families.vq_autoencoder import VQAutoencoder
 
-_KL = Family(
-    autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(r"bn\.num_batches_tracked",),
-    old_names=autoencoder_kl.OLD_NAMES,
-)  # fmt: skip
-_VQ = Family(
-    vq_autoencoder.ARCHITECTURE, "", vq_autoencoder.build, "", vq_autoencoder.RENAMES,
-    ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",), prefixes=((vq_autoencoder.PREFIX, ""),),
-)  # fmt: skip
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -36,13 +28,13 @@ def load_autoencoder(
     releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
     dtype.
     """
-    return _load(model, autoencoder_kl.build, _KL, dtype, progress)
+    return _load(model, autoencoder_kl.build, autoencoder_kl.FAMILY, dtype, progress)
 
 
 def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
     """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
     of one that holds it alone."""
-    return _load(model, vq_autoencoder.build, _VQ, dtype)
+    return _load(model, vq_autoencoder.build, vq_autoencoder.FAMILY, dtype)
 
 
 _Built = TypeVar("_Built", bound=ImageAutoencoder)

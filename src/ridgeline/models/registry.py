@@ -3,15 +3,15 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
 from ridgeline.models.common.architecture_alias import KIN, Kin, kin_of
-from ridgeline.models.common.family import Family
+from ridgeline.models.common.family import Family, FamilyKind
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.families import (
+    autoencoder_kl,
     bart,
     bert,
     clip,
@@ -44,190 +44,73 @@ from ridgeline.models.families import (
     smollm3,
     starcoder2,
     t5,
+    vq_autoencoder,
     wan,
     whisper,
     z_image,
-)
-from ridgeline.models.families.autoencoder_kl import ARCHITECTURE as AUTOENCODER
-from ridgeline.models.families.autoencoder_kl import PACKED as PACKED_AUTOENCODER
-from ridgeline.models.families.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
-from ridgeline.ops.formats import MXFP4
-
-# In this order: a name that one rename gives may be what the one before it takes.
-_GLM_0414 = (
-    (".post_attention_layernorm", ".pre_feedforward_layernorm"),
-    (".post_self_attn_layernorm", ".post_attention_layernorm"),
-    (".post_mlp_layernorm", ".post_feedforward_layernorm"),
-)
-_SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
-_PREDICTED = (r"mtp\..*",)  # layers that guess the tokens after the next
-_PHI = (
-    (".self_attn.dense", ".self_attn.o_proj"),
-    (".q_layernorm", ".q_norm"),
-    (".k_layernorm", ".k_norm"),
-    ("model.final_layernorm", "model.norm"),
 )
 
 # The sections in which configs of larger models keep that of their text half.
 _TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
 
-FAMILIES = (
-    Family("LlamaForCausalLM", "llama", llama.build),
-    Family("MistralForCausalLM", "mistral", mistral.build),
-    Family("Ministral3ForCausalLM", "ministral3", ministral3.build),
-    Family("Qwen2ForCausalLM", "qwen2", qwen2.build),
-    Family("Qwen3ForCausalLM", "qwen3", qwen3.build, also=("Qwen3Model",)),
-    Family("Phi3ForCausalLM", "phi3", phi3.build),
-    Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
-    Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
-    Family(
-        "Qwen2MoeForCausalLM",
-        "qwen2_moe",
-        qwen2.build_mixture,
-        renames=_SHARED_EXPERT,
-    ),
-    Family(
-        "Qwen3NextForCausalLM",
-        "qwen3_next",
-        qwen3_next.build,
-        renames=_SHARED_EXPERT,
-        ignored=_PREDICTED,
-    ),
-    Family("Qwen3_5ForCausalLM", "qwen3_5_text", qwen3_5.build, ignored=_PREDICTED),
-    Family(
-        "Qwen3_5MoeForCausalLM",
-        "qwen3_5_moe_text",
-        qwen3_5.build_mixture,
-        renames=_SHARED_EXPERT,
-        ignored=_PREDICTED,
-    ),
-    Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.build_v2),
-    Family("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.build_v3),
-    Family(
-        "MiniMaxM2ForCausalLM",
-        "minimax_m2",
-        minimax_m2.build,
-        renames=(
-            (".block_sparse_moe.", ".mlp."),
-            (".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
-        ),
-    ),
-    Family(
-        "Llama4ForCausalLM",
-        "llama4_text",
-        llama4.build,
-        renames=((".feed_forward.", ".mlp."), (".mlp.router.", ".mlp.gate."), *_SHARED_EXPERT),
-    ),
-    Family(
-        "GptOssForCausalLM",
-        "gpt_oss",
-        gpt_oss.build,
-        renames=((".mlp.router.", ".mlp.gate."), (".self_attn.sinks", ".self_attn.attend.sinks_H")),
-        widens=(MXFP4.name,),
-    ),
-    Family("Gemma2ForCausalLM", "gemma2", gemma2.build),
-    Family("Gemma3ForCausalLM", "gemma3_text", gemma3.build),
-    Family("GraniteForCausalLM", "granite", granite.build),
-    Family("Olmo2ForCausalLM", "olmo2", olmo2.build),
-    Family("Olmo3ForCausalLM", "olmo3", olmo2.build_third),
-    Family("SmolLM3ForCausalLM", "smollm3", smollm3.build),
-    Family("GlmForCausalLM", "glm", glm.build),
-    Family("Glm4ForCausalLM", "glm4", glm.build_0414, renames=_GLM_0414),
-    Family("CohereForCausalLM", "cohere", cohere.build),
-    Family("Cohere2ForCausalLM", "cohere2", cohere.build_second),
-    Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.build),
-    Family("Exaone4ForCausalLM", "exaone4", exaone4.build),
-    Family("PhiForCausalLM", "phi", phi.build, renames=_PHI),
-    Family(
-        "NemotronHForCausalLM",
-        "nemotron_h",
-        nemotron_h.build,
-        renames=(("model.embeddings.", "model.embed_tokens."), ("model.norm_f.", "model.norm.")),
-        ignored=_PREDICTED,
-        prefixes=(("backbone.", "model."),),
-    ),
-    Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
+REGISTERED: tuple[Family, ...] = (
+    llama.FAMILY,
+    *mistral.FAMILIES,
+    ministral3.FAMILY,
+    *qwen2.FAMILIES,
+    *qwen3.FAMILIES,
+    phi3.FAMILY,
+    qwen3_next.FAMILY,
+    *qwen3_5.FAMILIES,
+    *deepseek.FAMILIES,
+    minimax_m2.FAMILY,
+    llama4.FAMILY,
+    gpt_oss.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    granite.FAMILY,
+    *olmo2.FAMILIES,
+    smollm3.FAMILY,
+    *glm.FAMILIES,
+    *cohere.FAMILIES,
+    starcoder2.FAMILY,
+    exaone4.FAMILY,
+    phi.FAMILY,
+    nemotron_h.FAMILY,
+    gpt2.FAMILY,
+    *bert.FAMILIES,
+    *modernbert.FAMILIES,
+    *clip.FAMILIES,
+    *bart.FAMILIES,
+    *t5.FAMILIES,
+    whisper.FAMILY,
+    *janus.FAMILIES,
+    z_image.FAMILY,
+    *flux.FAMILIES,
+    wan.FAMILY,
+    pixart.FAMILY,
+    autoencoder_kl.FAMILY,
+    vq_autoencoder.FAMILY,
 )
+"""Every family that is built, in the order in which pages list them."""
 
-_OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-_POSITIONS = r"(.*\.)?embeddings\.position_ids"
-_BERT_HEADS = (_POSITIONS, r"(bert\.)?pooler\..*", r"cls\..*")
-_ROBERTA_HEADS = (_POSITIONS, r"(roberta\.)?pooler\..*", r"lm_head\..*")
 
-_TEXT_ENCODERS = (
-    Family(
-        "BertModel", "bert", bert.build, "bert.", ignored=_BERT_HEADS, old_names=_OLD_NORMS,
-        also=("BertForMaskedLM", "BertForPreTraining"),
-    ),
-    Family(
-        "RobertaModel", "roberta", bert.build_roberta, "roberta.", ignored=_ROBERTA_HEADS, also=("RobertaForMaskedLM",)
-    ),
-    Family(
-        "XLMRobertaModel", "xlm-roberta", bert.build_roberta, "roberta.", ignored=_ROBERTA_HEADS,
-        also=("XLMRobertaForMaskedLM",),
-    ),
-    Family(
-        "ModernBertModel", "modernbert", modernbert.build, renames=modernbert.RENAMES,
-        ignored=(r"head\..*", r"decoder\..*"), also=("ModernBertForMaskedLM",),
-    ),
-    Family(
-        "BertForSequenceClassification", "bert", bert.build_classifier, "bert.", (("bert.pooler.", "pooler."),),
-        ignored=(_POSITIONS,), old_names=_OLD_NORMS,
-    ),
-    Family(
-        "RobertaForSequenceClassification", "roberta", bert.build_roberta_classifier, "roberta.",
-        ignored=_ROBERTA_HEADS[:2], also=("XLMRobertaForSequenceClassification",),
-    ),
-    Family(
-        "ModernBertForSequenceClassification", "modernbert", modernbert.build_classifier,
-        renames=(*modernbert.RENAMES, ("head.", "prediction.")),
-    ),
-    Family("CLIPTextModel", "clip_text_model", clip.build, "text_model.", ignored=clip.BUFFERS),
-    Family("CLIPTextModelWithProjection", "clip_text_model", clip.build_projected, "text_model.", ignored=clip.BUFFERS),
-    Family("CLIPModel", "clip", clip.build_half, "text_model.", ignored=clip.IMAGE_HALF),
-    Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER, widens_fp16=True),
-    Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.BESIDE_ENCODER, widens_fp16=True),
-)  # fmt: skip
-ENCODERS = tuple(replace(family, writes=False) for family in _TEXT_ENCODERS)
+def _of_kind(kind: FamilyKind) -> tuple[Family, ...]:
+    return tuple(family for family in REGISTERED if family.kind == kind)
+
+
+FAMILIES = _of_kind("decoder")
+ENCODERS = _of_kind("encoder")
 """The families that read a text and write none: they give hidden states, or the scores of labels."""
-
-ENCODER_DECODERS = (
-    Family("BartForConditionalGeneration", "bart", bart.build, "model.", bart.RENAMES, bart.IGNORED, encodes=True),
-    Family("MarianMTModel", "marian", bart.build_marian, "model.", bart.RENAMES, bart.IGNORED_OF_MARIAN, encodes=True),
-    Family("T5ForConditionalGeneration", "t5", t5.build, "", t5.RENAMES, t5.IGNORED, encodes=True, widens_fp16=True),
-    Family(
-        "UMT5ForConditionalGeneration",
-        "umt5",
-        t5.build_umt5,
-        "",
-        t5.RENAMES,
-        t5.IGNORED,
-        encodes=True,
-        widens_fp16=True,
-    ),
-)
+ENCODER_DECODERS = _of_kind("encoder-decoder")
 """The families whose encoder reads the prompt."""
-
-SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build, renames=whisper.RENAMES),)
+SPEECH = _of_kind("speech")
 """The families whose encoder reads sound."""
-
-VISION = (Family(janus.ARCHITECTURE, "janus", janus.build, ignored=janus.PASSED_OVER_BY_READERS, prefixes=janus.READS),)
+VISION = _of_kind("vision")
 """The families whose prompts may have images in them."""
-
-DRAWERS = (
-    Family(janus.ARCHITECTURE, "janus", janus.build_drawer, ignored=janus.PASSED_OVER_BY_DRAWERS, prefixes=janus.DRAWS),
-)
+DRAWERS = _of_kind("drawer")
 """The families that write the tokens of an image."""
-
-DENOISERS = (
-    Family("ZImageTransformer2DModel", "", z_image.build, "", z_image.RENAMES, ()),
-    Family("FluxTransformer2DModel", "", flux.build, "", flux.RENAMES, ()),
-    Family("Flux2Transformer2DModel", "", flux.build_second, "", flux.RENAMES_OF_SECOND, ()),
-    Family("WanTransformer3DModel", "", wan.build, "", wan.RENAMES, ()),
-    Family(
-        "PixArtTransformer2DModel", "", pixart.build, "", pixart.RENAMES, pixart.IGNORED, also=("Transformer2DModel",)
-    ),
-)
+DENOISERS = _of_kind("denoiser")
 """The families that draw, with a text encoder and a VAE beside them. A config names them as its `_class_name`."""
 
 
@@ -246,12 +129,12 @@ def family_of(fields: Fields) -> Family:
             f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder, or "
             "ridgeline video where it draws clips; give that of a language model"
         )
-    if name in (AUTOENCODER, PACKED_AUTOENCODER):
+    if autoencoder_kl.FAMILY.builds(name):
         raise fields.refuse(
             f"{name} makes pictures of latents, a part of a pipeline that draws: ridgeline image takes the pipeline's "
             "folder; give that of a language model"
         )
-    if name == VQ_AUTOENCODER:
+    if vq_autoencoder.FAMILY.builds(name):
         raise fields.refuse(
             f"{name} makes pictures of tokens, a part of Janus; from Python "
             "ridgeline.checkpoint.load_vq_autoencoder runs it; give the folder of a language model"

@@ -36,6 +36,9 @@ from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.ops.rows import JoinColumns
 
+MTP = (r"mtp\..*",)
+"""Tensors that a Family ignores: layers that predict the tokens after the next (multi-token prediction)."""
+
 
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself, whose queries and keys are normalised where there are norms for them: each

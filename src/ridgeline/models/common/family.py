@@ -2,12 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.priced_module import Network
 from ridgeline.models.common.storage import Storage
 
 Builder = Callable[[Fields, Storage], Network]
+FamilyKind = Literal[
+    "decoder", "vision", "encoder", "encoder-decoder", "speech", "drawer", "denoiser", "autoencoder"
+]  # fmt: skip
+"""The kinds of model: a decoder writes text; a vision model does, and reads images too; an encoder reads a text and
+writes none; the encoder of an encoder-decoder reads the prompt, that of a speech model sound; a drawer writes the
+tokens of an image; a denoiser and an autoencoder are parts of a pipeline that draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +27,10 @@ class Family:
     ignored: patterns of tensors that old checkpoints carry and nothing reads.
     also: other architectures that are built alike: the same with a head that is left out.
     old_names: parts that old checkpoints call otherwise, and what they are called today.
-    encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
+    kind: the kind of model that is built.
     widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
     widens_fp16: whether a model in fp16 runs in fp32, because its hidden states go beyond the range of fp16.
     prefixes: how names begin in checkpoints, in any of these ways, and how here.
-    writes: whether its models write text.
     """
 
     architecture: str
@@ -35,15 +41,24 @@ class Family:
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
     also: tuple[str, ...] = ()
     old_names: tuple[tuple[str, str], ...] = ()
-    encodes: bool = False
+    kind: FamilyKind = "decoder"
     widens: tuple[str, ...] = ()
     widens_fp16: bool = False
     prefixes: tuple[tuple[str, str], ...] = ()
-    writes: bool = True
 
     def builds(self, architecture: str) -> bool:
         """Whether models of this architecture are of it."""
         return architecture in (self.architecture, *self.also)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether an encoder reads the prompt, and the decoder begins with a token of its own."""
+        return self.kind == "encoder-decoder"
+
+    @property
+    def writes(self) -> bool:
+        """Whether its models write text."""
+        return self.kind != "encoder"
 
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""

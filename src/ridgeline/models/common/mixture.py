@@ -11,6 +11,9 @@ from ridgeline.ops.experts import Experts, ExpertSizes
 from ridgeline.ops.nonlinearity import ClampedGate
 from ridgeline.ops.router import Router, RoutingRule, SharedGate
 
+SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
+"""A rename of a Family whose checkpoints name the shared experts in the singular."""
+
 
 class Mixture(nn.Module):
     """experts(x) picked by gate(x), and shared_experts(x), weighed by shared_expert_gate(x) where there is one."""

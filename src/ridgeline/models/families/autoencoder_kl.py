@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ridgeline.models.common.activation_peak import peak_bytes
 from ridgeline.models.common.autoencoder_blocks import Decoder, Encoder, Widths
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
 from ridgeline.models.common.storage import Storage
@@ -27,9 +28,9 @@ from ridgeline.ops.grid import Grid
 from ridgeline.ops.packing import SIDE, Pack, RunningNorm, Unpack
 from ridgeline.ops.work import Space
 
-ARCHITECTURE = "AutoencoderKL"
-PACKED = "AutoencoderKLFlux2"
-OLD_NAMES = tuple(
+_ARCHITECTURE = "AutoencoderKL"
+_PACKED = "AutoencoderKLFlux2"
+_OLD_NAMES = tuple(
     (f".attentions.0.{old}.", f".attentions.0.{new}.")
     for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
 )
@@ -197,7 +198,7 @@ class _Defaults:
     depth: int
 
 
-_DEFAULTS = {ARCHITECTURE: _Defaults((64,), 4, 1), PACKED: _Defaults((128, 256, 512, 512), 32, 2)}
+_DEFAULTS = {_ARCHITECTURE: _Defaults((64,), 4, 1), _PACKED: _Defaults((128, 256, 512, 512), 32, 2)}
 
 
 def build(fields: Fields, storage: Storage) -> AutoencoderKL:
@@ -213,7 +214,7 @@ def build(fields: Fields, storage: Storage) -> AutoencoderKL:
     # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
     fields.passed_over("sample_size", "force_upcast")
     scale, shift, eps = 1.0, 0.0, None
-    if kind == PACKED:
+    if kind == _PACKED:
         fields.passed_over("batch_norm_momentum")  # of training
         fields.refuse_but("patch_size", [SIDE, SIDE])
         fields.refuse_but("decoder_block_out_channels", list(widths.channels))
@@ -237,7 +238,7 @@ def build(fields: Fields, storage: Storage) -> AutoencoderKL:
         name = unread[0]
         raise fields.refuse(f"{name} = {fields.value(name)} is not supported; remove it if it changes nothing")
     with torch.device("meta"):
-        return (PackedAutoencoderKL if kind == PACKED else AutoencoderKL)(widths, shape, storage).eval()
+        return (PackedAutoencoderKL if kind == _PACKED else AutoencoderKL)(widths, shape, storage).eval()
 
 
 def _widths(fields: Fields, defaults: _Defaults, storage: Storage) -> Widths:
@@ -258,3 +259,9 @@ def _widths(fields: Fields, defaults: _Defaults, storage: Storage) -> Widths:
     if uneven := [width for width in channels if width % groups]:
         raise fields.refuse(f"{uneven[0]} of block_out_channels does not divide into {groups} groups")
     return Widths(channels, groups, fields.flag("mid_block_add_attention", True), storage.dtype)
+
+
+FAMILY = Family(
+    _ARCHITECTURE, "", build, "", ignored=(r"bn\.num_batches_tracked",), also=(_PACKED,), old_names=_OLD_NAMES,
+    kind="autoencoder",
+)  # fmt: skip

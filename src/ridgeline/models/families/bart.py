@@ -17,6 +17,7 @@ from ridgeline.models.common.encoder_decoder import (
     attention_op,
     read_stack,
 )
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
@@ -27,9 +28,9 @@ from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPosit
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
-RENAMES = (("final_logits_bias", "lm_head.bias"),)
-IGNORED = (r"(model\.)?(encoder|decoder)\.version",)
-IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)  # positions are computed
+_RENAMES = (("final_logits_bias", "lm_head.bias"),)
+_IGNORED = (r"(model\.)?(encoder|decoder)\.version",)
+_IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)  # positions are computed
 _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
@@ -168,3 +169,9 @@ def _build(fields: Fields, storage: Storage, start: Callable[[Dimensions], nn.Mo
     ]
     stacks = Stack(start(of_encoder), encoder), Stack(start(of_decoder), decoder)
     return Bart(of_decoder, Trunk(of_decoder, *stacks, scaled=fields.flag("scale_embedding", False)))
+
+
+FAMILIES = (
+    Family("BartForConditionalGeneration", "bart", build, "model.", _RENAMES, _IGNORED, kind="encoder-decoder"),
+    Family("MarianMTModel", "marian", build_marian, "model.", _RENAMES, _IGNORED_OF_MARIAN, kind="encoder-decoder"),
+)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.embedder import Embedder, read_labels
 from ridgeline.models.common.encoder import Encoder, looks_at
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
@@ -241,3 +242,32 @@ def build_roberta_classifier(fields: Fields, storage: Storage) -> Embedder:
     d, encoder = _roberta(fields, storage)
     scores = read_labels(fields)
     return Embedder(encoder, "cls", d.hidden, {"classifier": RobertaHead(d, scores["labels"])}, **scores)
+
+
+_OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+_POSITIONS = r"(.*\.)?embeddings\.position_ids"
+_BERT_HEADS = (_POSITIONS, r"(bert\.)?pooler\..*", r"cls\..*")
+_ROBERTA_HEADS = (_POSITIONS, r"(roberta\.)?pooler\..*", r"lm_head\..*")
+
+FAMILIES = (
+    Family(
+        "BertModel", "bert", build, "bert.", ignored=_BERT_HEADS, also=("BertForMaskedLM", "BertForPreTraining"),
+        old_names=_OLD_NORMS, kind="encoder",
+    ),
+    Family(
+        "RobertaModel", "roberta", build_roberta, "roberta.", ignored=_ROBERTA_HEADS, also=("RobertaForMaskedLM",),
+        kind="encoder",
+    ),
+    Family(
+        "XLMRobertaModel", "xlm-roberta", build_roberta, "roberta.", ignored=_ROBERTA_HEADS,
+        also=("XLMRobertaForMaskedLM",), kind="encoder",
+    ),
+    Family(
+        "BertForSequenceClassification", "bert", build_classifier, "bert.", (("bert.pooler.", "pooler."),),
+        ignored=(_POSITIONS,), old_names=_OLD_NORMS, kind="encoder",
+    ),
+    Family(
+        "RobertaForSequenceClassification", "roberta", build_roberta_classifier, "roberta.",
+        ignored=_ROBERTA_HEADS[:2], also=("XLMRobertaForSequenceClassification",), kind="encoder",
+    ),
+)  # fmt: skip

@@ -10,6 +10,7 @@ from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.embedder import Embedder
 from ridgeline.models.common.encoder import Encoder, looks_at
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext
@@ -19,8 +20,8 @@ from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.work import CAUSAL
 
-BUFFERS = (r"(.*\.)?embeddings\.position_ids",)
-IMAGE_HALF = (*BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"logit_scale")
+_BUFFERS = (r"(.*\.)?embeddings\.position_ids",)
+_IMAGE_HALF = (*_BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"logit_scale")
 """What a checkpoint of both halves has beside the text's tensors."""
 
 
@@ -95,3 +96,13 @@ def build_half(fields: Fields, storage: Storage) -> Embedder:
     """The same of a checkpoint of both halves, whose config has one for each, and what they share."""
     fields.passed_over("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
     return build_projected(fields.inner("text_config", "projection_dim"), storage)
+
+
+FAMILIES = (
+    Family("CLIPTextModel", "clip_text_model", build, "text_model.", ignored=_BUFFERS, kind="encoder"),
+    Family(
+        "CLIPTextModelWithProjection", "clip_text_model", build_projected, "text_model.", ignored=_BUFFERS,
+        kind="encoder",
+    ),
+    Family("CLIPModel", "clip", build_half, "text_model.", ignored=_IMAGE_HALF, kind="encoder"),
+)  # fmt: skip

@@ -5,6 +5,7 @@ four, and the fourth does not turn by positions."""
 from ridgeline.models.common.blocks import Norms, ParallelBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
@@ -61,3 +62,9 @@ def build_second(fields: Fields, storage: Storage) -> Decoder:
         return Attention(layer, d.own_heads, d.kv_spec(own), rope=rope if own else None)
 
     return _decoder(fields, d, rope, [attend(layer) for layer in range(d.layers)], head_norms=False)
+
+
+FAMILIES = (
+    Family("CohereForCausalLM", "cohere", build),
+    Family("Cohere2ForCausalLM", "cohere2", build_second),
+)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, further_layers
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts, read_groups
@@ -133,3 +134,9 @@ def build_v3(fields: Fields, storage: Storage) -> Decoder:
     fields.refuse_if("topk_method", "noaux_tc")
     rule = read_corrected(fields, sizes, 2.5)
     return _build(fields, storage, sizes, rule, interleaved=fields.flag("rope_interleave", True))
+
+
+FAMILIES = (
+    Family("DeepseekV2ForCausalLM", "deepseek_v2", build_v2),
+    Family("DeepseekV3ForCausalLM", "deepseek_v3", build_v3),
+)

@@ -4,6 +4,7 @@ queries and keys; in large ones a window on three layers of four, and the fourth
 from ridgeline.models.common.blocks import Norms, PostNormBlock, head_norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import read_rope
@@ -37,3 +38,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return PostNormBlock(attention, GatedMLP(d, d.gate_up()), first=layer == 0, norms=norms)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILY = Family("Exaone4ForCausalLM", "exaone4", build)

@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 
 from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.mmdit import MMDiT, Sizes
 from ridgeline.models.common.mmdit_blocks import Style
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_layout import PLACED
 
-RENAMES = (
+_RENAMES = (
     (".net.0.proj.", ".linear_in."),
     (".net.2.", ".linear_out."),
     (".proj_mlp.", ".attn.proj_mlp."),
     (".proj_out.", ".attn.proj_out."),
 )
-RENAMES_OF_SECOND = (("time_guidance_embed.", "time_text_embed."),)
+_RENAMES_OF_SECOND = (("time_guidance_embed.", "time_text_embed."),)
 
 _PACKED = 2  # latents on a side of a token of FLUX.1, which its pipeline packs: configs count them as channels
 _EPS = 1e-6  # of FLUX.1's norms, which configs do not state
@@ -110,3 +111,9 @@ def _check_sides(fields: Fields, channels: int) -> None:
     """Refuse patches of patches, and a model that gives another number of channels than it takes (Fill, Depth)."""
     fields.refuse_but("patch_size", 1)
     fields.refuse_but("out_channels", channels)
+
+
+FAMILIES = (
+    Family("FluxTransformer2DModel", "", build, "", _RENAMES, (), kind="denoiser"),
+    Family("Flux2Transformer2DModel", "", build_second, "", _RENAMES_OF_SECOND, (), kind="denoiser"),
+)

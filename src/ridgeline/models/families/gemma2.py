@@ -6,6 +6,7 @@ import math
 from ridgeline.models.common.blocks import Norms, SandwichBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import read_activation, read_dimensions, read_softcap
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
@@ -43,3 +44,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     trunk = Trunk(d, rope, blocks, norm=norms.adding(), embedding_scale=math.sqrt(d.hidden))
     tied, logit_cap = fields.flag("tie_word_embeddings", True), read_softcap(fields, "final_logit_softcapping", 30.0)
     return Decoder(d, trunk, tied=tied, softcap=logit_cap)
+
+
+FAMILY = Family("Gemma2ForCausalLM", "gemma2", build)

@@ -4,6 +4,7 @@ The releases of 0414 have a norm after attention and one after the feed-forward 
 from ridgeline.models.common.blocks import Block, Norms, SandwichBlock
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope
@@ -39,3 +40,16 @@ def build_0414(fields: Fields, storage: Storage) -> Decoder:
     norms, layers = Norms.rms(d), range(d.layers)
     blocks = [SandwichBlock(*_parts(d, rope, layer, bias), first=layer == 0, norms=norms) for layer in layers]
     return build_decoder(fields, d, rope, blocks)
+
+
+# In this order: a name that one rename gives may be what the one before it takes.
+_RENAMES_0414 = (
+    (".post_attention_layernorm", ".pre_feedforward_layernorm"),
+    (".post_self_attn_layernorm", ".post_attention_layernorm"),
+    (".post_mlp_layernorm", ".post_feedforward_layernorm"),
+)
+
+FAMILIES = (
+    Family("GlmForCausalLM", "glm", build),
+    Family("Glm4ForCausalLM", "glm4", build_0414, renames=_RENAMES_0414),
+)

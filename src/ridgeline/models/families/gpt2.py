@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import MLP, Decoder
 from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext
@@ -98,3 +99,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     )
     tied = fields.flag("tie_word_embeddings", True)
     return Decoder(d, Trunk(d), tied=tied, names=("transformer", "wte"))
+
+
+FAMILY = Family("GPT2LMHeadModel", "gpt2", build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",))

@@ -4,6 +4,7 @@ on every second layer."""
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
@@ -12,6 +13,7 @@ from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types, read_window
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.expert_layout import INTERLEAVED
+from ridgeline.ops.formats import MXFP4
 from ridgeline.ops.nonlinearity import ClampedGate
 from ridgeline.ops.router import RoutingRule
 
@@ -39,3 +41,12 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, attention, mixture, first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILY = Family(
+    "GptOssForCausalLM",
+    "gpt_oss",
+    build,
+    renames=((".mlp.router.", ".mlp.gate."), (".self_attn.sinks", ".self_attn.attend.sinks_H")),
+    widens=(MXFP4.name,),
+)

@@ -3,6 +3,7 @@
 from ridgeline.models.common.blocks import Block, Norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
@@ -28,3 +29,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     trunk = Trunk(d, rope, blocks, norm=norms.adding(), embedding_scale=fields.positive("embedding_multiplier", 1.0))
     tied = fields.flag("tie_word_embeddings", False)
     return Decoder(d, trunk, tied=tied, multiplier=1 / fields.positive("logits_scaling", 1.0))
+
+
+FAMILY = Family("GraniteForCausalLM", "granite", build)

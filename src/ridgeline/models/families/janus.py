@@ -18,6 +18,7 @@ from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.models.common.decoder import Decoder, Trunk
 from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.models.common.encoder_decoder import Names, attention_op
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.llama_decoder import read_trunk
 from ridgeline.models.common.model import Model, PlacedRows
@@ -133,19 +134,19 @@ class Aligner(nn.Module):
         return x_TO
 
 
-ARCHITECTURE = "JanusForConditionalGeneration"
+_ARCHITECTURE = "JanusForConditionalGeneration"
 _TEXT = ("model.language_model.", "model.")
-READS = (_TEXT, ("lm_head", "lm_head"), ("model.", ""))
+_READS = (_TEXT, ("lm_head", "lm_head"), ("model.", ""))
 """How names begin in checkpoints, and how in the model that reads."""
-DRAWS = (
+_DRAWS = (
     _TEXT,
     ("model.generation_embeddings", "model.embed_tokens.generation_embeddings"),
     ("model.generation_aligner", "model.embed_tokens.generation_aligner"),
     ("model.", ""),
 )
 """The same in the one that draws."""
-PASSED_OVER_BY_READERS = (r"model\.(vqmodel|generation_\w+)\..*",)
-PASSED_OVER_BY_DRAWERS = (r"lm_head\..*|model\.(vqmodel|vision_model|aligner)\..*",)
+_PASSED_OVER_BY_READERS = (r"model\.(vqmodel|generation_\w+)\..*",)
+_PASSED_OVER_BY_DRAWERS = (r"lm_head\..*|model\.(vqmodel|vision_model|aligner)\..*",)
 
 
 class JanusReader(Decoder):
@@ -286,3 +287,9 @@ def _read(fields: Fields, storage: Storage) -> tuple[Dimensions, Trunk]:
 def _depth(fields: Fields, name: str) -> int:
     """Matrices of an aligner."""
     return fields.count(name, 2, most=MAX_LAYERS)
+
+
+FAMILIES = (
+    Family(_ARCHITECTURE, "janus", build, ignored=_PASSED_OVER_BY_READERS, prefixes=_READS, kind="vision"),
+    Family(_ARCHITECTURE, "janus", build_drawer, ignored=_PASSED_OVER_BY_DRAWERS, prefixes=_DRAWS, kind="drawer"),
+)

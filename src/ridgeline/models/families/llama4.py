@@ -7,9 +7,10 @@ from torch import nn
 from ridgeline.models.common.blocks import Block, HeadNorm
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
-from ridgeline.models.common.mixture import Mixture, read_experts
+from ridgeline.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
 from ridgeline.models.common.rope import RopeDefaults, read_rope, read_turned
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types
@@ -89,3 +90,11 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, attention, feed_forward(layer), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)
+
+
+FAMILY = Family(
+    "Llama4ForCausalLM",
+    "llama4_text",
+    build,
+    renames=((".feed_forward.", ".mlp."), (".mlp.router.", ".mlp.gate."), *SHARED_EXPERT),
+)

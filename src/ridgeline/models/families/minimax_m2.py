@@ -7,6 +7,7 @@ Names are those of transformers' modeling_minimax_m2.py, and of the releases' co
 from ridgeline.models.common.blocks import Block, norms_over_heads
 from ridgeline.models.common.decoder import Decoder, SelfAttention, further_layers
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
@@ -52,3 +53,14 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     built = build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
     built.passed_over = further_layers(fields, d.layers, "num_mtp_modules")
     return built
+
+
+FAMILY = Family(
+    "MiniMaxM2ForCausalLM",
+    "minimax_m2",
+    build,
+    renames=(
+        (".block_sparse_moe.", ".mlp."),
+        (".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
+    ),
+)

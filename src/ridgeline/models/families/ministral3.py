@@ -4,6 +4,7 @@ are scaled by their position."""
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope, rope_section
@@ -47,3 +48,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, attention, GatedMLP(d, d.gate_up()), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)
+
+
+FAMILY = Family("Ministral3ForCausalLM", "ministral3", build)

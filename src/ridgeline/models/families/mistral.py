@@ -4,6 +4,7 @@ one; Mixtral's MLPs are mixtures of experts."""
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_experts
@@ -39,3 +40,9 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, SelfAttention(d, attend, d.qkv()), mixture, first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILIES = (
+    Family("MistralForCausalLM", "mistral", build),
+    Family("MixtralForCausalLM", "mixtral", build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
+)

@@ -7,6 +7,7 @@ from ridgeline.models.common.decoder import MLP, SelfAttention
 from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.embedder import Embedder, read_labels
 from ridgeline.models.common.encoder import Encoder, looks_at
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_own_rope, rope_sections
 from ridgeline.models.common.storage import Storage
@@ -21,7 +22,7 @@ from ridgeline.ops.pooling import PoolingMode
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.ops.work import FULL, Reach
 
-RENAMES = ((".attn.Wo", ".attn.o_proj"),)
+_RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 
 
 class Block(nn.Module):
@@ -182,3 +183,15 @@ def build_classifier(fields: Fields, storage: Storage) -> Embedder:
         Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True),
     )
     return Embedder(encoder, mode, d.hidden, {"prediction": head, "classifier": classifier}, **scores)
+
+
+FAMILIES = (
+    Family(
+        "ModernBertModel", "modernbert", build, renames=_RENAMES, ignored=(r"head\..*", r"decoder\..*"),
+        also=("ModernBertForMaskedLM",), kind="encoder",
+    ),
+    Family(
+        "ModernBertForSequenceClassification", "modernbert", build_classifier,
+        renames=(*_RENAMES, ("head.", "prediction.")), kind="encoder",
+    ),
+)  # fmt: skip

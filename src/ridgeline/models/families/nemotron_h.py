@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.blocks import MixerBlock, Norms
-from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
+from ridgeline.models.common.decoder import MLP, MTP, Decoder, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import Dimensions, check_groups, read_activation
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts
 from ridgeline.models.common.storage import Storage
@@ -171,3 +172,13 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     blocks = [MixerBlock(mixer(kind), first=layer == 0, norms=norms) for layer, kind in enumerate(kinds)]
     last = AddRMSNorm(d.hidden, d.eps, d.dtype, cast_last=True)
     return Decoder(d, Trunk(d, None, blocks, norm=last), tied=False)
+
+
+FAMILY = Family(
+    "NemotronHForCausalLM",
+    "nemotron_h",
+    build,
+    renames=(("model.embeddings.", "model.embed_tokens."), ("model.norm_f.", "model.norm.")),
+    ignored=MTP,
+    prefixes=(("backbone.", "model."),),
+)

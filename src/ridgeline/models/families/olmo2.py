@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ridgeline.models.common.blocks import Norms, PostNormBlock, norms_over_heads
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope, read_ropes
 from ridgeline.models.common.storage import Storage
@@ -55,3 +56,9 @@ def _decoder(
     rope, local = (attends[0].rope, None) if ropes is None else (ropes[0], ropes[1:])
     trunk = Trunk(d, rope, [block(attend) for attend in attends], norm=norms.adding(), local=local)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))
+
+
+FAMILIES = (
+    Family("Olmo2ForCausalLM", "olmo2", build),
+    Family("Olmo3ForCausalLM", "olmo3", build_third),
+)

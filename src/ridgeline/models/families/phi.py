@@ -4,6 +4,7 @@ everywhere, the head's included; part of each head turns."""
 from ridgeline.models.common.blocks import Norms, ParallelBlock
 from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import read_activation, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.storage import Storage
@@ -34,3 +35,16 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     fields.refuse_if("tie_word_embeddings")  # a head with a bias is not the embedding
     trunk = Trunk(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=False, bias=True)
+
+
+FAMILY = Family(
+    "PhiForCausalLM",
+    "phi",
+    build,
+    renames=(
+        (".self_attn.dense", ".self_attn.o_proj"),
+        (".q_layernorm", ".q_norm"),
+        (".k_layernorm", ".k_norm"),
+        ("model.final_layernorm", "model.norm"),
+    ),
+)

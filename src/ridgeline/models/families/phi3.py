@@ -3,6 +3,7 @@
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope
@@ -30,3 +31,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, SelfAttention(d, attend, qkv), GatedMLP(d, gate_up), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILY = Family("Phi3ForCausalLM", "phi3", build)

@@ -12,13 +12,14 @@ from torch import Tensor
 from ridgeline.models.common.cross_blocks import Style
 from ridgeline.models.common.cross_denoiser import CrossDenoiser, Grid, Sizes
 from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.embedding import GridPositions
 from ridgeline.ops.rotary import Angles
 
 # In this order: a name that one rename gives may be what the next takes.
-RENAMES = (
+_RENAMES = (
     ("adaln_single.emb.", "condition_embedder."),
     ("condition_embedder.timestep_embedder.", "condition_embedder.time_embedder."),
     ("adaln_single.linear.", "condition_embedder.time_proj."),
@@ -29,7 +30,7 @@ RENAMES = (
     (".ff.net.0.proj.", ".ffn.widen."),
     (".ff.net.2.", ".ffn.narrow."),
 )
-IGNORED = (r"pos_embed\.pos_embed",)  # computed, and yet in old files
+_IGNORED = (r"pos_embed\.pos_embed",)  # computed, and yet in old files
 _FINAL_EPS = 1e-6  # whatever the config says of the other norms
 _SINUSOIDS = 256
 _TRAIN_STEPS = 1000.0
@@ -112,3 +113,8 @@ def _refuse_others(fields: Fields, hidden: int) -> None:
     for name in ("num_vector_embeds", "use_linear_projection"):
         fields.refuse_if(name)
     fields.passed_over("norm_num_groups", "num_embeds_ada_norm")
+
+
+FAMILY = Family(
+    "PixArtTransformer2DModel", "", build, "", _RENAMES, _IGNORED, also=("Transformer2DModel",), kind="denoiser"
+)

@@ -6,9 +6,10 @@ from torch import nn
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
-from ridgeline.models.common.mixture import Mixture, read_dense_layers, read_experts
+from ridgeline.models.common.mixture import SHARED_EXPERT, Mixture, read_dense_layers, read_experts
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window, upper_windows
@@ -60,3 +61,9 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, SelfAttention(d, attend, d.qkv(bias=bias)), feed_forward(layer), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILIES = (
+    Family("Qwen2ForCausalLM", "qwen2", build),
+    Family("Qwen2MoeForCausalLM", "qwen2_moe", build_mixture, renames=SHARED_EXPERT),
+)

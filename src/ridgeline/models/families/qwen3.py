@@ -5,6 +5,7 @@ from torch import nn
 from ridgeline.models.common.blocks import Block, head_norms
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_dense_layers, read_experts
@@ -56,3 +57,9 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, _attention(fields, d, rope, layer, window), feed_forward(layer), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+FAMILIES = (
+    Family("Qwen3ForCausalLM", "qwen3", build, also=("Qwen3Model",)),
+    Family("Qwen3MoeForCausalLM", "qwen3_moe", build_mixture),
+)

@@ -7,11 +7,12 @@ Sizes and names are those of transformers' modeling_qwen3_5.py and modeling_qwen
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.common.decoder import Decoder, GatedMLP
+from ridgeline.models.common.decoder import MTP, Decoder, GatedMLP
 from ridgeline.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.gated_delta_net import GatedDeltaNet, hybrid
-from ridgeline.models.common.mixture import Mixture, read_experts
+from ridgeline.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.delta import DeltaSizes
@@ -69,3 +70,9 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
         return Mixture(d, sizes, rule, shared=shared, weighed=True)
 
     return hybrid(fields, d, PlainDeltaNet, feed_forward)
+
+
+FAMILIES = (
+    Family("Qwen3_5ForCausalLM", "qwen3_5_text", build, ignored=MTP),
+    Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", build_mixture, renames=SHARED_EXPERT, ignored=MTP),
+)

@@ -6,11 +6,12 @@ Sizes and names are those of transformers' modeling_qwen3_next.py.
 
 from torch import nn
 
-from ridgeline.models.common.decoder import Decoder, GatedMLP
+from ridgeline.models.common.decoder import MTP, Decoder, GatedMLP
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.gated_delta_net import GatedDeltaNet, hybrid
-from ridgeline.models.common.mixture import Mixture, read_dense_layers, read_experts
+from ridgeline.models.common.mixture import SHARED_EXPERT, Mixture, read_dense_layers, read_experts
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.router import RoutingRule
 
@@ -26,3 +27,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return GatedMLP(d, d.gate_up()) if layer in dense else Mixture(d, sizes, rule, shared=shared, weighed=True)
 
     return hybrid(fields, d, GatedDeltaNet, feed_forward)
+
+
+FAMILY = Family("Qwen3NextForCausalLM", "qwen3_next", build, renames=SHARED_EXPERT, ignored=MTP)

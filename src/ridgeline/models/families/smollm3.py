@@ -4,6 +4,7 @@ arXiv:2501.18795)."""
 from ridgeline.models.common.blocks import Block
 from ridgeline.models.common.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.common.dimensions import read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.rope import RopeDefaults, read_rope, read_turned
@@ -37,3 +38,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, attention, GatedMLP(d, d.gate_up(bias=mlp_bias), bias=mlp_bias), first=layer == 0)
 
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], tied_by_default=True)
+
+
+FAMILY = Family("SmolLM3ForCausalLM", "smollm3", build)

@@ -3,6 +3,7 @@
 from ridgeline.models.common.blocks import Block, Norms
 from ridgeline.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
 from ridgeline.models.common.dimensions import read_activation, read_dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import read_rope
 from ridgeline.models.common.storage import Storage
@@ -34,3 +35,6 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 
     trunk = Trunk(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", True))
+
+
+FAMILY = Family("Starcoder2ForCausalLM", "starcoder2", build)

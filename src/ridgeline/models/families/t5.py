@@ -15,6 +15,7 @@ from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.encoder import Encoder
 from ridgeline.models.common.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
@@ -28,9 +29,9 @@ from ridgeline.ops.shard import Shard
 from ridgeline.ops.stored import Stored, weight
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach
 
-RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
-IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
-BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's checkpoint
+_RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
+_IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
+_BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's checkpoint
 _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
@@ -319,3 +320,21 @@ def _read_dimensions(fields: Fields, storage: Storage, layers: int, activation: 
         eps=fields.positive("layer_norm_epsilon", 1e-6),
         storage=storage,
     )
+
+
+FAMILIES = (
+    Family(
+        "T5ForConditionalGeneration", "t5", build, "", _RENAMES, _IGNORED, widens_fp16=True, kind="encoder-decoder"
+    ),
+    Family(
+        "UMT5ForConditionalGeneration", "umt5", build_umt5, "", _RENAMES, _IGNORED, widens_fp16=True,
+        kind="encoder-decoder",
+    ),
+    Family(
+        "T5EncoderModel", "t5", build_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True, kind="encoder"
+    ),
+    Family(
+        "UMT5EncoderModel", "umt5", build_umt5_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True,
+        kind="encoder",
+    ),
+)  # fmt: skip

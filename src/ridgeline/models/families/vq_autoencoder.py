@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.activation_peak import peak_bytes
 from ridgeline.models.common.autoencoder_blocks import Decoder, Encoder, Widths
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
 from ridgeline.models.common.storage import Storage
@@ -24,12 +25,12 @@ from ridgeline.ops.nearest import NearestCode
 from ridgeline.ops.pooling import Normalise
 from ridgeline.ops.work import Space
 
-ARCHITECTURE = "JanusVQVAE"
+_ARCHITECTURE = "JanusVQVAE"
 SECTION = "vq_config"
 """Where a config of Janus has the autoencoder's."""
-PREFIX = "model.vqmodel."
+_PREFIX = "model.vqmodel."
 """How its tensors' names begin in checkpoints of Janus."""
-RENAMES = (
+_RENAMES = (
     ("encoder.down.", "encoder.down_blocks."),
     ("decoder.up.", "decoder.up_blocks."),
     (".block.", ".resnets."),
@@ -140,7 +141,7 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
     """The autoencoder of a config of Janus, or of its own, on meta. Raises ModelRefused, for any key that is set and
     that nothing reads too."""
     own = fields.section(SECTION) if fields.has(SECTION) else fields
-    if own is fields and fields.architecture != ARCHITECTURE:
+    if own is fields and fields.architecture != _ARCHITECTURE:
         raise fields.refuse(f"architecture {fields.architecture or '(none)'} has no autoencoder of image tokens")
     base, multipliers = own.count("base_channels", 128), own.integers("channel_multiplier") or [1, 1, 2, 2, 4]
     if len(multipliers) > MAX_RESOLUTIONS or not all(1 <= base * times <= MAX_WIDTH for times in multipliers):
@@ -177,3 +178,9 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
 def _patches(vision: Fields) -> int:
     """Patches on a side of an image that a tower reads."""
     return max(1, vision.count("image_size", 384) // vision.count("patch_size", 16))
+
+
+FAMILY = Family(
+    _ARCHITECTURE, "", build, "", _RENAMES, ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",),
+    prefixes=((_PREFIX, ""),), kind="autoencoder",
+)  # fmt: skip

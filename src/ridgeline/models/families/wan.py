@@ -10,11 +10,12 @@ from torch import Tensor
 from ridgeline.models.common.cross_blocks import Style
 from ridgeline.models.common.cross_denoiser import CrossDenoiser, Grid, Sizes
 from ridgeline.models.common.dimensions import Dimensions
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.rotary import Angles, AxialRotaryTable, Rope
 
-RENAMES = (
+_RENAMES = (
     (".to_out.0.", ".o_proj."),
     (".norm_q.", ".q_norm."),
     (".norm_k.", ".k_norm."),
@@ -94,3 +95,6 @@ def _even(fields: Fields, name: str, default: int) -> int:
     if value % 2:
         raise fields.refuse(f"{name} {value} is to be even: sines and cosines")
     return value
+
+
+FAMILY = Family("WanTransformer3DModel", "", build, "", _RENAMES, (), kind="denoiser")

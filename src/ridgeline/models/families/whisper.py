@@ -19,6 +19,7 @@ from ridgeline.models.common.encoder_decoder import (
     attention_op,
     read_stack,
 )
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
@@ -34,7 +35,7 @@ FRAMES: Final = 2
 """Log-mel frames of a row of the encoder: its second convolution halves them."""
 MOMENT: Final = 0.02
 """Seconds of a row of the encoder: two frames of 10 ms. Timestamps are as far apart."""
-RENAMES = (("proj_out.", "lm_head."),)
+_RENAMES = (("proj_out.", "lm_head."),)
 _TABLE = "model.decoder.embed_tokens"
 
 
@@ -164,3 +165,6 @@ def build(fields: Fields, storage: Storage) -> Whisper:
     encoder = read_stack(fields, storage, "encoder", fields.count("max_source_positions", 1500))
     decoder = read_stack(fields, storage, "decoder", fields.count("max_target_positions", 448))
     return Whisper(encoder, decoder, bins)
+
+
+FAMILY = Family("WhisperForConditionalGeneration", "whisper", build, renames=_RENAMES, kind="speech")

@@ -28,6 +28,7 @@ from ridgeline.models.common.denoiser import (
 )
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
+from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.modulated import Stream
 from ridgeline.models.common.storage import Storage
@@ -50,7 +51,7 @@ from ridgeline.ops.rows import JoinRows, PaddingRow
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import Reach, Space, Work
 
-RENAMES = (
+_RENAMES = (
     (".attention.", ".self_attn."),
     (".to_out.0.", ".o_proj."),
     (".norm_q.", ".q_norm."),
@@ -371,3 +372,6 @@ def _three(fields: Fields, name: str, default: tuple[int, int, int]) -> tuple[in
     if len(values) != len(default) or min(values) < 1:
         raise fields.refuse(f"{name} {list(values)} is not {len(default)} positive numbers")
     return values
+
+
+FAMILY = Family("ZImageTransformer2DModel", "", build, "", _RENAMES, (), kind="denoiser")
