@@ -165,7 +165,7 @@ class UpBlock(nn.Module):
         self.upsamplers = nn.ModuleList([] if last else [Upsampler(w, outputs)])
 
 
-class Encoder(nn.Module):
+class ImageEncoder(nn.Module):
     """Pixels to numbers of latents, through ever coarser resolutions."""
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
@@ -201,11 +201,11 @@ class Encoder(nn.Module):
         return out
 
 
-class Decoder(nn.Module):
+class ImageDecoder(nn.Module):
     """Latents to pixels, through ever finer resolutions; one residual block more at each than the encoder has."""
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
-        """inputs: numbers of a latent pixel. As Encoder."""
+        """inputs: numbers of a latent pixel. As ImageEncoder."""
         super().__init__()
         widths = w.channels[::-1]
         self.conv_in = Convolution2d(inputs, widths[0], w.dtype)

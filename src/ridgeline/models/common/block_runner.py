@@ -8,16 +8,16 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ridgeline.models.common.modulated import Stream
+from ridgeline.models.common.modulated import ResidualStream
 
-Blocks = Callable[[Stream], Stream]
+Blocks = Callable[[ResidualStream], ResidualStream]
 """Some blocks in turn. They may write over what they are given."""
 
 
 class Walk(Protocol):
     """From what the first block is given to what the last norm is."""
 
-    def __call__(self, entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
+    def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
         """Run blocks on the stream that enters them.
 
         first: the first block in which a text acts on rows of latents. rest: all blocks after it. They are to be
@@ -27,6 +27,6 @@ class Walk(Protocol):
         """
 
 
-def every_block(entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
+def every_block(entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
     """The walk through all of them."""
     return rest(first(entered))

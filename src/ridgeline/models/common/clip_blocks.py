@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.dimensions import Dimensions
-from ridgeline.models.common.encoder_decoder import PROJECTIONS, Names, SelfAttention
+from ridgeline.models.common.encoder_decoder import PROJECTIONS, PlainSelfAttention, ProjectionNames
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.norm import AddLayerNorm
 
@@ -17,11 +17,13 @@ from ridgeline.ops.norm import AddLayerNorm
 class ClipBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
 
-    def __init__(self, d: Dimensions, attend: Attention, names: Names = PROJECTIONS, *, bias: bool = True) -> None:
+    def __init__(
+        self, d: Dimensions, attend: Attention, names: ProjectionNames = PROJECTIONS, *, bias: bool = True
+    ) -> None:
         """names: of the projections. bias: whether those to queries, keys and values have one."""
         super().__init__()
         self.layer_norm1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.self_attn = SelfAttention(d, attend, names, bias=bias, output_bias=True)
+        self.self_attn = PlainSelfAttention(d, attend, names, bias=bias, output_bias=True)
         self.layer_norm2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
         up = {"fc1": d.column(d.hidden, d.width, bias=True)}
         self.mlp = MLP(d, up, "fc2", d.row(d.width, d.hidden, bias=True))

@@ -15,7 +15,7 @@ from ridgeline.models.common.decoder import MLP, SelfAttention
 from ridgeline.models.common.denoiser import LATENTS, TEXT
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
-from ridgeline.models.common.modulated import PART, Stream, embedder, enter, entry
+from ridgeline.models.common.modulated import PART, ResidualStream, embedder, enter, entry
 from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Linear, Projections
@@ -31,7 +31,7 @@ OF_TEXT = Reach("cross", space=LATENTS, keys=TEXT)
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class CrossStyle:
     """In what the families differ. rope: how queries and keys turn; None where positions are added to tokens. heads:
     whether queries and keys are normalised, over all heads at once. crossing: whether there is a norm before
     cross-attention. bias: whether projections to queries, keys and values have one."""
@@ -47,7 +47,7 @@ class TextAttention(nn.Module):
 
     part = "attention"
 
-    def __init__(self, d: Dimensions, style: Style) -> None:
+    def __init__(self, d: Dimensions, style: CrossStyle) -> None:
         super().__init__()
         self.head_dim = d.head_dim
         column = d.column(d.hidden, d.hidden, bias=style.bias)
@@ -78,7 +78,7 @@ class TextAttention(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class CrossPass:
     """What all blocks of a pass are given beside the stream: the condition of each run, rows of each run, angles of the
     positions, and rows of each picture and each text."""
 
@@ -92,7 +92,7 @@ class CrossBlock(nn.Module):
     """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
     the norm that follows. Scales and shifts of norms, and gates, come from the noise level."""
 
-    def __init__(self, d: Dimensions, style: Style, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, style: CrossStyle, *, first: bool) -> None:
         super().__init__()
         self.factors = ConditionTable(PART * 2, d.hidden, d.dtype)
         self.norm1 = entry(d, first)
@@ -110,7 +110,7 @@ class CrossBlock(nn.Module):
         """As TextAttention.keys_values."""
         return self.attn2.keys_values(text_MD)
 
-    def forward(self, stream: Stream, text: tuple[Tensor, Tensor], given: Pass) -> Stream:
+    def forward(self, stream: ResidualStream, text: tuple[Tensor, Tensor], given: CrossPass) -> ResidualStream:
         """text: keys and values of this block."""
         runs, factors = given.runs, self.factors(given.condition_RC)
         _, _, gate, inner_shift, inner_scale, inner_gate = factors
@@ -122,10 +122,10 @@ class CrossBlock(nn.Module):
             x_ND, normed_ND = self.norm2(x_ND, y_ND, gate, runs)
         y_ND = self.attn2(normed_ND, text, given.kv)
         x_ND, normed_ND = self.norm3(x_ND, y_ND, inner_scale, inner_shift, runs)
-        return Stream(x_ND, self.ffn(normed_ND), inner_gate)
+        return ResidualStream(x_ND, self.ffn(normed_ND), inner_gate)
 
 
-class ConditionEmbedder(nn.Module):
+class CrossConditionEmbedder(nn.Module):
     """What becomes of a noise level, and of a picture's size, for all blocks and for the last norm; and of a text, once
     for all of them."""
 
@@ -155,7 +155,7 @@ class ConditionEmbedder(nn.Module):
         return embedded_RD, condition_RC
 
 
-class FinalLayer(nn.Module):
+class CrossFinalLayer(nn.Module):
     """The last norm, scaled and shifted, and the projection to patches; checkpoints hold both at the top."""
 
     unnamed = True
@@ -167,7 +167,7 @@ class FinalLayer(nn.Module):
         self.norm_out = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
         self.proj_out = Linear(d.whole(d.hidden, features, bias=True))
 
-    def forward(self, stream: Stream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
+    def forward(self, stream: ResidualStream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
         """The stream and the condition of the last norm -> [rows, features]."""
         shift_RD, scale_RD = self.factors(embedded_RD)
         _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)

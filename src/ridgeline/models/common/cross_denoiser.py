@@ -15,11 +15,11 @@ from ridgeline.models.common.block_runner import Walk, every_block
 from ridgeline.models.common.cross_blocks import (
     OF_LATENTS,
     OF_TEXT,
-    ConditionEmbedder,
     CrossBlock,
-    FinalLayer,
-    Pass,
-    Style,
+    CrossConditionEmbedder,
+    CrossFinalLayer,
+    CrossPass,
+    CrossStyle,
 )
 from ridgeline.models.common.denoiser import (
     LATENTS,
@@ -35,7 +35,7 @@ from ridgeline.models.common.denoiser import (
     without,
 )
 from ridgeline.models.common.dimensions import Dimensions
-from ridgeline.models.common.modulated import Stream
+from ridgeline.models.common.modulated import ResidualStream
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
@@ -43,7 +43,7 @@ from ridgeline.ops.work import AttentionSum, AttentionWork, Space, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class CrossGrid:
     """Patches of a clip: of one frame of latents, `side` x `side` each."""
 
     frames: int
@@ -52,7 +52,7 @@ class Grid:
     side: int
 
     @classmethod
-    def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "Grid":
+    def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "CrossGrid":
         """The patches of `size` latents: (frames, height, width), or (height, width) of a picture. most: places of each
         coordinate, where there are only so many. Raises ValueError where there are no patches that fit, or more than
         places."""
@@ -103,7 +103,7 @@ Level = float | Sequence[float] | Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class CrossSizes:
     """What a config says beside the dimensions of blocks. channels: of latents. outputs: channels that it gives, of
     which the first are of use. patch: of latents, on a side. text: rows that every text is padded to; None for as many
     as it has. most: places of each coordinate, where there are only so many. sinusoids: numbers that a time becomes
@@ -121,14 +121,14 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CrossLayout:
     """The rows of a pass.
 
     grid: of a clip. runs: rows of each run of one noise level. lengths: by space, rows of each clip or text.
-    positions: frame, line and column of each row. told: as of ConditionEmbedder.
+    positions: frame, line and column of each row. told: as of CrossConditionEmbedder.
     """
 
-    grid: Grid
+    grid: CrossGrid
     runs: Sequence[int]
     lengths: Mapping[Space, Sequence[int]]
     positions: Tensor
@@ -142,19 +142,19 @@ class CrossDenoiser(Denoiser):
     spaces = (LATENTS, TEXT, PICTURES)
     block_lists = ("blocks",)
 
-    def __init__(self, d: Dimensions, sizes: Sizes, style: Style, final: Dimensions) -> None:
+    def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, final: Dimensions) -> None:
         """final: the dimensions of the last norm."""
         super().__init__()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         embedding = d.whole(sizes.patch**2 * sizes.channels, d.hidden, bias=True)
         self.patch_embedding = Linear(replace(embedding, kernel=sizes.patch))
-        self.condition_embedder = ConditionEmbedder(d, sizes.sinusoids, sizes.text_width, sized=sizes.sized)
+        self.condition_embedder = CrossConditionEmbedder(d, sizes.sinusoids, sizes.text_width, sized=sizes.sized)
         self.blocks = nn.ModuleList(CrossBlock(d, style, first=layer == 0) for layer in range(d.layers))
-        self.final = FinalLayer(final, sizes.patch**2 * sizes.outputs)
+        self.final = CrossFinalLayer(final, sizes.patch**2 * sizes.outputs)
 
     @abstractmethod
-    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: Grid) -> tuple[Tensor, Angles | None]:
+    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
         """Tokens with their positions in them, or the angles of these."""
 
     # -- what runs ----------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class CrossDenoiser(Denoiser):
         # In float64, as t is: a step of training is a whole number, and fp32 would miss it.
         times_R = (torch.tensor(levels, dtype=torch.float64) * self.sizes.scale).float().to(device)
         told = self._told(grid, len(runs), device) if self.sizes.sized else ()
-        layout = Layout(grid, runs, lengths, grid.positions(clips).to(device), told)
+        layout = CrossLayout(grid, runs, lengths, grid.positions(clips).to(device), told)
         patches_NF = grid.patches(latents_PKTHW).to(self.storage.dtype)
         rows_NF = self.denoise(patches_NF, times_R, prepared.rows, layout, walk)
         out_PKTHW = grid.latents(rows_NF, clips)[:, : self.channels].to(latents_PCHW.dtype)
@@ -205,36 +205,36 @@ class CrossDenoiser(Denoiser):
         patches_NF: Tensor,
         times_R: Tensor,
         text: Sequence[Tensor],
-        layout: Layout,
+        layout: CrossLayout,
         walk: Walk = every_block,
     ) -> Tensor:
         """Patches of latents [N, F], times of runs fp32, and what `read` gave -> what is predicted of each patch
         [N, F]."""
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
         embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
-        given = Pass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))
+        given = CrossPass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))
         (block, *others), ((keys, values), *pairs) = self.blocks, zip(text[::2], text[1::2], strict=True)
 
-        def first(stream: Stream) -> Stream:
-            out: Stream = block(stream, (keys, values), given)
+        def first(stream: ResidualStream) -> ResidualStream:
+            out: ResidualStream = block(stream, (keys, values), given)
             return out
 
-        def rest(stream: Stream) -> Stream:
+        def rest(stream: ResidualStream) -> ResidualStream:
             for other, pair in zip(others, pairs, strict=True):
                 stream = other(stream, pair, given)
             return stream
 
-        out_NF: Tensor = self.final(walk(Stream(x_ND), None, first, rest), embedded_RD, layout.runs)
+        out_NF: Tensor = self.final(walk(ResidualStream(x_ND), None, first, rest), embedded_RD, layout.runs)
         return out_NF
 
-    def grid(self, size: tuple[int, ...]) -> Grid:
+    def grid(self, size: tuple[int, ...]) -> CrossGrid:
         """The patches of a clip of `size` latents. Raises ValueError as Denoiser.forward."""
         if len(size) != 2 + self.clips:
             wanted = "frames, height and width" if self.clips else "height and width"
             raise ValueError(f"latents of {' x '.join(map(str, size))}; this denoiser has {wanted}")
-        return Grid.of(size, self.patch, self.sizes.most)
+        return CrossGrid.of(size, self.patch, self.sizes.most)
 
-    def _told(self, grid: Grid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
+    def _told(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
         """Height and width of a picture in pixels, and their ratio, for each run of rows."""
         height, width = (count * self.patch * _PIXELS for count in (grid.rows, grid.columns))
         return tuple(
@@ -275,8 +275,8 @@ class CrossDenoiser(Denoiser):
         text = self.read(torch.empty(rows[TEXT], self.text_width, dtype=dtype))
         runs = rows[PICTURES]
         lengths = {space: [count] for space, count in rows.items()}
-        grid, positions_N3 = Grid(1, 1, 1, self.patch), torch.empty(rows[LATENTS], 3, dtype=torch.int64)
-        layout = Layout(grid, [1] * runs, lengths, positions_N3, self._told(grid, runs) if sizes.sized else ())
+        grid, positions_N3 = CrossGrid(1, 1, 1, self.patch), torch.empty(rows[LATENTS], 3, dtype=torch.int64)
+        layout = CrossLayout(grid, [1] * runs, lengths, positions_N3, self._told(grid, runs) if sizes.sized else ())
         patches_NF = torch.empty(rows[LATENTS], sizes.patch**2 * sizes.channels, dtype=dtype)
         self.denoise(patches_NF, torch.empty(runs), text, layout)
 

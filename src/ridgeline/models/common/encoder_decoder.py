@@ -23,7 +23,7 @@ from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.work import Reach
 
 
-class Names(NamedTuple):
+class ProjectionNames(NamedTuple):
     """What a checkpoint calls the projections of an attention."""
 
     q: str
@@ -32,12 +32,12 @@ class Names(NamedTuple):
     output: str
 
 
-PROJECTIONS = Names("q_proj", "k_proj", "v_proj", "out_proj")
+PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "out_proj")
 """As BART calls them, and those that came after it."""
 _EPS = 1e-5  # of torch's LayerNorm, which no config states
 
 
-class SelfAttention(nn.Module):
+class PlainSelfAttention(nn.Module):
     """Attention of a sequence to itself, in either stack."""
 
     part = "attention"
@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
         self,
         d: Dimensions,
         attend: Attention,
-        names: Names,
+        names: ProjectionNames,
         *,
         bias: bool = False,
         key_bias: bool | None = None,
@@ -76,9 +76,15 @@ class CrossAttention(nn.Module):
     part = "attention"
 
     def __init__(
-        self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False, key_bias: bool | None = None
+        self,
+        d: Dimensions,
+        attend: Attention,
+        names: ProjectionNames,
+        *,
+        bias: bool = False,
+        key_bias: bool | None = None,
     ) -> None:
-        """key_bias: as SelfAttention."""
+        """key_bias: as PlainSelfAttention."""
         super().__init__()
         self.head_dim, self.names = d.head_dim, names
         q, k, v = _columns(d, bias, key_bias)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ridgeline.models.common.block_runner import Walk, every_block
 from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.common.dimensions import Dimensions
-from ridgeline.models.common.mmdit_blocks import DoubleBlock, Pass, SingleBlock, Style, modulation
-from ridgeline.models.common.modulated import PART, Stream, embedder
+from ridgeline.models.common.mmdit_blocks import DoubleBlock, MMDiTPass, MMDiTStyle, SingleBlock, modulation
+from ridgeline.models.common.modulated import PART, ResidualStream, embedder
 from ridgeline.models.common.token_layout import JointRows, MMDiTGrid, MMDiTLayout
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.backend import RowPicker
@@ -31,7 +31,7 @@ _SCALE = 1000.0  # of times and of guidance, before their sinusoids
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MMDiTSizes:
     """What a config says beside the dimensions of blocks. channels: of latents. patch: of them on a side of a token.
     singles: single blocks, after as many double ones as Dimensions has layers. sinusoids: numbers that a time becomes
     first. pooled, guided: as of Denoiser. axes: entries of a head that each coordinate turns."""
@@ -51,10 +51,10 @@ class Sizes:
         return self.patch**2 * self.channels
 
 
-class ConditionEmbedder(nn.Module):
+class MMDiTConditionEmbedder(nn.Module):
     """What becomes of a noise level, of the scale of guidance and of a text's pooled vector: their sum."""
 
-    def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
+    def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
         super().__init__()
         self.sinusoids = TimestepSinusoids(sizes.sinusoids, d.dtype, scale=_SCALE)
         self.timestep_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias)
@@ -81,14 +81,14 @@ class MMDiT(Denoiser):
     block_lists = ("transformer_blocks", "single_transformer_blocks")
     text_first = True
 
-    def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
+    def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self._last: tuple[tuple[MMDiTGrid, tuple[int, ...], torch.device], MMDiTLayout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.pooled_width, self.takes_guidance = sizes.pooled, sizes.guided
-        self.time_text_embed = ConditionEmbedder(d, sizes, style)
+        self.time_text_embed = MMDiTConditionEmbedder(d, sizes, style)
         shared = (("double_stream_modulation_img", LATENTS, 2), ("double_stream_modulation_txt", TEXT, 2))
         self.shared = (*shared, ("single_stream_modulation", JOINT, 1)) if style.shared else ()
         for name, _, parts in self.shared:
@@ -150,26 +150,26 @@ class MMDiT(Denoiser):
         condition_PD = self.time_text_embed(times_P, guidance_P, pooled_PV)
         shared = {space: self.get_submodule(f"{name}.linear")(condition_PD) for name, space, _ in self.shared}
         kv = Uncached([], layout.lengths)
-        given = Pass(condition_PD, shared, layout, self.rotary(layout.positions), kv)
-        entered, text = Stream(self.x_embedder(patches_NF)), Stream(self.context_embedder(texts_MC))
+        given = MMDiTPass(condition_PD, shared, layout, self.rotary(layout.positions), kv)
+        entered, text = ResidualStream(self.x_embedder(patches_NF)), ResidualStream(self.context_embedder(texts_MC))
         double, *doubles = self.transformer_blocks
 
-        def first(latents: Stream) -> Stream:
+        def first(latents: ResidualStream) -> ResidualStream:
             nonlocal text
             latents, text = double(latents, text, given)
             return latents
 
-        def rest(latents: Stream) -> Stream:
+        def rest(latents: ResidualStream) -> ResidualStream:
             nonlocal text
             for block in doubles:
                 latents, text = block(latents, text, given)
             x_ND = self.latent_add(*latents, layout.lengths[LATENTS])
-            joint = Stream(self.join(layout.joint.order, self.text_add(*text, layout.lengths[TEXT]), x_ND))
+            joint = ResidualStream(self.join(layout.joint.order, self.text_add(*text, layout.lengths[TEXT]), x_ND))
             for block in self.single_transformer_blocks:
                 joint = block(joint, given)
             assert joint.y_ND is not None
             own = layout.joint.second
-            return Stream(self.wanted(joint.x_ND, own), self.wanted(joint.y_ND, own), joint.gate_RD)
+            return ResidualStream(self.wanted(joint.x_ND, own), self.wanted(joint.y_ND, own), joint.gate_RD)
 
         latents = walk(entered, None, first, rest)
         factors = self.norm_out["linear"](condition_PD)

@@ -16,7 +16,7 @@ from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
-from ridgeline.models.common.modulated import PART, Factors, Stream, enter, entry
+from ridgeline.models.common.modulated import PART, Factors, ResidualStream, enter, entry
 from ridgeline.models.common.token_layout import MMDiTLayout
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
 from ridgeline.ops.attention import Attention, Uncached
@@ -30,7 +30,7 @@ from ridgeline.ops.work import Reach, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class MMDiTStyle:
     """What FLUX.1 and FLUX.2 have otherwise. bias: of all matrices. shared: whether blocks of a sort have the same
     factors, not each a modulation of its own. gated: whether feed-forward parts are, and a single block's projections
     are one matrix. theta: of rotary positions."""
@@ -42,7 +42,7 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class MMDiTPass:
     """What all blocks of a pass are given. condition_PD: what comes of the noise level. shared: by the space of its
     rows, the factors of blocks that share them."""
 
@@ -56,7 +56,7 @@ class Pass:
 class Modulated(nn.Module):
     """What has factors, of a modulation of its own or those that all share."""
 
-    def __init__(self, d: Dimensions, style: Style, space: Space, parts: int, name: str) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, parts: int, name: str) -> None:
         """space: of its rows. parts: how many need a shift, a scale and a gate. name: what checkpoints call the
         modulation."""
         super().__init__()
@@ -64,7 +64,7 @@ class Modulated(nn.Module):
         if not style.shared:
             self.add_module(name, modulation(d, PART * parts, style))
 
-    def factors(self, given: Pass) -> Factors:
+    def factors(self, given: MMDiTPass) -> Factors:
         """In this pass."""
         if self.space in given.shared:
             return given.shared[self.space]
@@ -72,12 +72,12 @@ class Modulated(nn.Module):
         return own
 
 
-class Half(Modulated):
+class MMDiTHalf(Modulated):
     """What a double block has of one of its two streams: norms, and the feed-forward part."""
 
     unnamed = True
 
-    def __init__(self, d: Dimensions, style: Style, space: Space, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, *, first: bool) -> None:
         suffix = "_context" if space == TEXT else ""
         super().__init__(d, style, space, 2, f"norm1{suffix}")
         self.entry, self.middle = entry(d, first), AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
@@ -86,12 +86,12 @@ class Half(Modulated):
         up = up or {"linear_in": d.column(d.hidden, d.width, bias=style.bias)}
         self.add_module(self.feed_forward, MLP(d, up, "linear_out", d.row(d.width, d.hidden, bias=style.bias)))
 
-    def leave(self, x_ND: Tensor, attended_ND: Tensor, factors: Factors, given: Pass) -> Stream:
+    def leave(self, x_ND: Tensor, attended_ND: Tensor, factors: Factors, given: MMDiTPass) -> ResidualStream:
         """What follows attention."""
         _, _, gate, shift, scale, last_gate = factors
         lengths = given.layout.lengths[self.space]
         x_ND, normed_ND = self.middle(x_ND, attended_ND, gate, scale, shift, lengths)
-        return Stream(x_ND, self.get_submodule(self.feed_forward)(normed_ND), last_gate)
+        return ResidualStream(x_ND, self.get_submodule(self.feed_forward)(normed_ND), last_gate)
 
 
 class JointAttention(nn.Module):
@@ -99,7 +99,7 @@ class JointAttention(nn.Module):
 
     part = "attention"
 
-    def __init__(self, d: Dimensions, style: Style) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
         super().__init__()
         self.wanted = RowPicker()
         self.head_dim = d.head_dim
@@ -113,7 +113,7 @@ class JointAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(back)])
         self.to_add_out = Linear(back)
 
-    def forward(self, x_ND: Tensor, x_MD: Tensor, given: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, x_ND: Tensor, x_MD: Tensor, given: MMDiTPass) -> tuple[Tensor, Tensor]:
         """x_ND of pictures, x_MD of texts [rows, hidden] -> as they are."""
         joint = given.layout.joint
         own = heads(self.qkv(x_ND), self.head_dim, self.norm_q, self.norm_k)
@@ -127,13 +127,15 @@ class DoubleBlock(nn.Module):
     """x + gate * attention(norm(x)), then x + gate * feed-forward(norm(x)), each norm scaled and shifted, of two
     streams that attend to both; the second sums are left to the norms that follow."""
 
-    def __init__(self, d: Dimensions, style: Style, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
         """first: whether nothing is to be added to its streams."""
         super().__init__()
-        self.latents, self.text = (Half(d, style, space, first=first) for space in (LATENTS, TEXT))
+        self.latents, self.text = (MMDiTHalf(d, style, space, first=first) for space in (LATENTS, TEXT))
         self.attn = JointAttention(d, style)
 
-    def forward(self, latents: Stream, text: Stream, given: Pass) -> tuple[Stream, Stream]:
+    def forward(
+        self, latents: ResidualStream, text: ResidualStream, given: MMDiTPass
+    ) -> tuple[ResidualStream, ResidualStream]:
         """Both streams, of rows of pictures and of texts."""
         own, beside = self.latents.factors(given), self.text.factors(given)
         x_ND, normed_ND = enter(self.latents.entry, latents, own, given.layout.lengths[LATENTS])
@@ -145,7 +147,7 @@ class DoubleBlock(nn.Module):
 class SideBySide(nn.Module):
     """Attention and a feed-forward part of the same rows, whose results one matrix reads."""
 
-    def __init__(self, d: Dimensions, style: Style, out: str) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, out: str) -> None:
         """out: what checkpoints call that matrix."""
         super().__init__()
         self.head_dim, self.out = d.head_dim, out
@@ -154,7 +156,7 @@ class SideBySide(nn.Module):
         self.join = JoinColumns(d.hidden + d.width, d.dtype)
         self.add_module(out, Linear(d.row(d.hidden + d.width, d.hidden, bias=style.bias)))
 
-    def forward(self, x_JD: Tensor, given: Pass) -> Tensor:
+    def forward(self, x_JD: Tensor, given: MMDiTPass) -> Tensor:
         """x_JD [rows, hidden] -> [rows, hidden]."""
         *qkv, widened_JF = self.projected(x_JD)
         q_JHE, k_JHE, v_JHE = heads(qkv, self.head_dim, self.norm_q, self.norm_k)
@@ -170,7 +172,7 @@ class SideBySide(nn.Module):
 class SeparateSideBySide(SideBySide):
     """From a matrix each (FLUX.1)."""
 
-    def __init__(self, d: Dimensions, style: Style) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
         super().__init__(d, style, "proj_out")
         spec = d.column(d.hidden, d.hidden, bias=style.bias)
         self.qkv = Projections(dict.fromkeys(("to_q", "to_k", "to_v"), spec))
@@ -184,7 +186,7 @@ class SeparateSideBySide(SideBySide):
 class FusedSideBySide(SideBySide):
     """From one matrix, gate and what it gates among it (FLUX.2)."""
 
-    def __init__(self, d: Dimensions, style: Style) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
         super().__init__(d, style, "to_out")
         widths = (d.hidden,) * 3 + (d.width,) * 2
         self.projections = Projections(d.fused("to_qkv_mlp_proj", *widths, bias=style.bias))
@@ -200,20 +202,20 @@ class SingleBlock(Modulated):
     """x + gate * (attention and feed-forward part side by side)(norm(x)), of both sorts of rows; the sum is left to the
     norm that follows."""
 
-    def __init__(self, d: Dimensions, style: Style, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
         """first: as of DoubleBlock."""
         super().__init__(d, style, JOINT, 1, "norm")
         self.entry = entry(d, first)
         self.attn = FusedSideBySide(d, style) if style.gated else SeparateSideBySide(d, style)
 
-    def forward(self, stream: Stream, given: Pass) -> Stream:
+    def forward(self, stream: ResidualStream, given: MMDiTPass) -> ResidualStream:
         """The stream of joint rows."""
         factors = self.factors(given)
         x_JD, normed_JD = enter(self.entry, stream, factors, given.layout.lengths[JOINT])
-        return Stream(x_JD, self.attn(normed_JD, given), factors[-1])
+        return ResidualStream(x_JD, self.attn(normed_JD, given), factors[-1])
 
 
-def modulation(d: Dimensions, factors: tuple[Factor, ...], style: Style) -> nn.ModuleDict:
+def modulation(d: Dimensions, factors: tuple[Factor, ...], style: MMDiTStyle) -> nn.ModuleDict:
     """Of what comes of the noise level, under the name that checkpoints give its matrix."""
     own = Modulation(d.hidden, d.hidden, factors, d.dtype, activated=True, bias=style.bias)
     return nn.ModuleDict({"linear": own})
@@ -225,7 +227,7 @@ def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tupl
     return q_norm(q_JHE), k_norm(k_JHE), v_JHE
 
 
-def _attention(d: Dimensions, style: Style) -> Attention:
+def _attention(d: Dimensions, style: MMDiTStyle) -> Attention:
     """Of a picture's joint rows to each other."""
     rope = Rope(d.head_dim, style.theta, interleaved=True)
     return Attention(-1, d.own_heads, looks_at(d, Reach("full", space=JOINT)), rope=rope)

@@ -21,7 +21,7 @@ PART: tuple[Factor, ...] = ("shift", "scale", "gate")
 """Factors of a part, in the order in which they are stored."""
 
 
-class Stream(NamedTuple):
+class ResidualStream(NamedTuple):
     """x + gate * y: rows, and what the last part adds to them, which is left to the norm that follows."""
 
     x_ND: Tensor
@@ -35,7 +35,7 @@ def entry(d: Dimensions, first: bool) -> Norm:
     return kind(d.hidden, d.eps, d.dtype)
 
 
-def enter(norm: nn.Module, stream: Stream, factors: Factors, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+def enter(norm: nn.Module, stream: ResidualStream, factors: Factors, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The stream's sum, and its norm, shifted and scaled; lengths: rows of each run."""
     shift, scale, *_ = factors
     if stream.y_ND is None:

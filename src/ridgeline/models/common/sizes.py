@@ -34,7 +34,7 @@ class HeadSharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """hidden: of the residual stream. widths: of the feed-forward layers that are no mixture, each once. heads,
     kv_heads, head_dim: of most layers; 0 of a model without attention. sharing: the model's own form of attention, by
     its name, beside MHA and MQA."""
@@ -49,7 +49,7 @@ class Sizes:
     sharing: tuple[HeadSharing, ...]
 
 
-def sizes_of(model: Model) -> Sizes:
+def sizes_of(model: Model) -> ModelSizes:
     """The sizes of an undivided model."""
     hidden = model.ops_of(Embedding)[0][1].width
     widths = sorted({op.width for _, op in model.ops_of(ActivatedProjections)})
@@ -57,16 +57,16 @@ def sizes_of(model: Model) -> Sizes:
     mixture = MixtureSizes(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
     attends = [op for _, op in model.ops_of(Attention)]
     if not attends:
-        return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
+        return ModelSizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
     latents = [op for _, op in model.ops_of(LatentAttention)]
     if latents:
         heads = latents[0].heads
-        return Sizes(hidden, tuple(widths), heads, heads, latents[0].sizes.key, mixture, "MLA", _latents(latents))
+        return ModelSizes(hidden, tuple(widths), heads, heads, latents[0].sizes.key, mixture, "MLA", _latents(latents))
     ((heads, kv_heads, head_dim), _), *_ = Counter(
         (op.heads, op.spec.heads, op.spec.k_dim) for op in attends
     ).most_common()
     form = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    return Sizes(hidden, tuple(widths), heads, kv_heads, head_dim, mixture, form, _sharing(attends, form))
+    return ModelSizes(hidden, tuple(widths), heads, kv_heads, head_dim, mixture, form, _sharing(attends, form))
 
 
 def _latents(attends: list[LatentAttention]) -> tuple[HeadSharing, ...]:

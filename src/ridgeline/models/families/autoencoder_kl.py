@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.common.activation_peak import peak_bytes
-from ridgeline.models.common.autoencoder_blocks import Decoder, Encoder, Widths
+from ridgeline.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
@@ -53,7 +53,7 @@ class Posterior:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class KLShape:
     """What a config says beside widths: channels of pixels in and out and of latents, residual blocks at a resolution,
     how latents are normalised, and whether a product of single pixels stands between latents and either half. eps: of
     the batch norm, where latents are packed; then there is no scale and no shift."""
@@ -75,19 +75,19 @@ class AutoencoderKL(ImageAutoencoder):
 
     packs = False
 
-    def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
         coarsest = len(widths.channels) - 1
         super().__init__(coarsest + 1 + self.packs, storage)
         self.shape, self.inputs = shape, shape.inputs
         latents, dtype = shape.latents, widths.dtype
-        self.encoder = Encoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[coarsest])
+        self.encoder = ImageEncoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[coarsest])
         self.quant_conv = Convolution2d(2 * latents, 2 * latents, dtype, kernel=1) if shape.quant else None
         self.normalise_logvar = Affine(latents, 1.0, 2 * math.log(shape.scale), limits=_LOGVAR)
         if not self.packs:
             self.normalise_mean = Affine(latents, shape.scale, -shape.shift * shape.scale)
             self.denormalise = Affine(latents, 1 / shape.scale, shape.shift)
         self.post_quant_conv = Convolution2d(latents, latents, dtype, kernel=1) if shape.post_quant else None
-        self.decoder = Decoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[coarsest])
+        self.decoder = ImageDecoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[coarsest])
 
     @property
     def channels(self) -> int:
@@ -167,7 +167,7 @@ class PackedAutoencoderKL(AutoencoderKL):
 
     packs = True
 
-    def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
         super().__init__(widths, shape, storage)
         assert shape.eps is not None
         self.bn = RunningNorm(self.channels, shape.eps, widths.dtype)
@@ -223,7 +223,7 @@ def build(fields: Fields, storage: Storage) -> AutoencoderKL:
         for name in ("latents_mean", "latents_std"):
             fields.refuse_if(name)
         scale, shift = fields.positive("scaling_factor", 0.18215), fields.number("shift_factor", 0.0)
-    shape = Shape(
+    shape = KLShape(
         inputs=fields.count("in_channels", 3),
         outputs=fields.count("out_channels", 3),
         latents=fields.count("latent_channels", defaults.latents),

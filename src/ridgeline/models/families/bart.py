@@ -13,7 +13,7 @@ from ridgeline.models.common.encoder_decoder import (
     CrossAttention,
     EncoderDecoder,
     FeedForward,
-    SelfAttention,
+    PlainSelfAttention,
     attention_op,
     read_stack,
 )
@@ -37,10 +37,10 @@ _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
 _OFFSET = 2  # rows of BART's table of positions before that of the first
 
 
-class Block(nn.Module):
+class BartBlock(nn.Module):
     """norm(x + attention(x)), in a decoder norm(x + cross-attention(x)), then norm(x + feed-forward(x))."""
 
-    def __init__(self, d: Dimensions, attention: SelfAttention, cross: CrossAttention | None = None) -> None:
+    def __init__(self, d: Dimensions, attention: PlainSelfAttention, cross: CrossAttention | None = None) -> None:
         super().__init__()
         self.self_attn, self.encoder_attn, self.mlp = attention, cross, FeedForward(d)
         self.self_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
@@ -72,19 +72,19 @@ class LearnedStart(nn.Module):
         return out_ND
 
 
-class Stack(nn.Module):
+class BartStack(nn.Module):
     """What a stack begins with, and its blocks."""
 
-    def __init__(self, start: nn.Module, blocks: list[Block]) -> None:
+    def __init__(self, start: nn.Module, blocks: list[BartBlock]) -> None:
         super().__init__()
         self.start = start
         self.layers = nn.ModuleList(blocks)
 
 
-class Trunk(nn.Module):
+class BartBackbone(nn.Module):
     """Both stacks over one embedding: what checkpoints call `model`."""
 
-    def __init__(self, d: Dimensions, encoder: Stack, decoder: Stack, *, scaled: bool) -> None:
+    def __init__(self, d: Dimensions, encoder: BartStack, decoder: BartStack, *, scaled: bool) -> None:
         """scaled: whether embedded tokens are, by sqrt(hidden)."""
         super().__init__()
         scale = math.sqrt(d.hidden) if scaled else None
@@ -96,7 +96,7 @@ class Trunk(nn.Module):
 class Bart(EncoderDecoder):
     """A trunk, and a head that is its embedding, with a bias."""
 
-    def __init__(self, d: Dimensions, trunk: Trunk) -> None:
+    def __init__(self, d: Dimensions, trunk: BartBackbone) -> None:
         super().__init__(d, d.context, head_bias=True)
         self.wanted = RowPicker()
         self.model = trunk
@@ -156,19 +156,22 @@ def _build(fields: Fields, storage: Storage, start: Callable[[Dimensions], nn.Mo
     context = fields.count("max_position_embeddings", 1024)
     of_encoder, of_decoder = (read_stack(fields, storage, stack, context) for stack in ("encoder", "decoder"))
     encoder = [
-        Block(of_encoder, SelfAttention(of_encoder, attention_op(of_encoder, -1, ENCODER_FULL), PROJECTIONS, bias=True))
+        BartBlock(
+            of_encoder,
+            PlainSelfAttention(of_encoder, attention_op(of_encoder, -1, ENCODER_FULL), PROJECTIONS, bias=True),
+        )
         for _ in range(of_encoder.layers)
     ]
     decoder = [
-        Block(
+        BartBlock(
             of_decoder,
-            SelfAttention(of_decoder, attention_op(of_decoder, 2 * i, CAUSAL), PROJECTIONS, bias=True),
+            PlainSelfAttention(of_decoder, attention_op(of_decoder, 2 * i, CAUSAL), PROJECTIONS, bias=True),
             CrossAttention(of_decoder, attention_op(of_decoder, 2 * i + 1, CROSS), PROJECTIONS, bias=True),
         )
         for i in range(of_decoder.layers)
     ]
-    stacks = Stack(start(of_encoder), encoder), Stack(start(of_decoder), decoder)
-    return Bart(of_decoder, Trunk(of_decoder, *stacks, scaled=fields.flag("scale_embedding", False)))
+    stacks = BartStack(start(of_encoder), encoder), BartStack(start(of_decoder), decoder)
+    return Bart(of_decoder, BartBackbone(of_decoder, *stacks, scaled=fields.flag("scale_embedding", False)))
 
 
 FAMILIES = (

@@ -23,7 +23,7 @@ from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.residual import Add
 
 
-class Embeddings(nn.Module):
+class BertEmbeddings(nn.Module):
     """The sum of a token's row, its text's (the first or the second of a pair) and its position's, normed."""
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
         return normed_TD
 
 
-class Heads(nn.Module):
+class BertHeads(nn.Module):
     """Queries, keys and values, and what comes of them: what checkpoints call `self`."""
 
     def __init__(self, d: Dimensions, layer: int) -> None:
@@ -59,7 +59,7 @@ class Heads(nn.Module):
         return out
 
 
-class Output(nn.Module):
+class BertOutput(nn.Module):
     """The second half of a part: a product, and the norm of its sum with what went into the part."""
 
     def __init__(self, d: Dimensions, inputs: int) -> None:
@@ -78,15 +78,15 @@ class Output(nn.Module):
         return normed_TD
 
 
-class SelfAttention(nn.Module):
+class BertSelfAttention(nn.Module):
     """norm(x + attention(x))."""
 
     part = "attention"
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
-        self.add_module("self", Heads(d, layer))
-        self.output = Output(d, d.hidden)
+        self.add_module("self", BertHeads(d, layer))
+        self.output = BertOutput(d, d.hidden)
 
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
@@ -94,7 +94,7 @@ class SelfAttention(nn.Module):
         return out
 
 
-class Intermediate(nn.Module):
+class BertIntermediate(nn.Module):
     """act(dense(x))."""
 
     def __init__(self, d: Dimensions) -> None:
@@ -107,16 +107,16 @@ class Intermediate(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class BertBlock(nn.Module):
     """x = norm(x + attention(x)), then norm(x + mlp(x))."""
 
     part = "feed-forward"
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(d, layer)
-        self.intermediate = Intermediate(d)
-        self.output = Output(d, d.width)
+        self.attention = BertSelfAttention(d, layer)
+        self.intermediate = BertIntermediate(d)
+        self.output = BertOutput(d, d.width)
 
     def forward(self, x_TD: Tensor, kv: KVContext, rows_R: Tensor | None = None) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]; rows_R: of the last block, the rows that are wanted."""
@@ -125,21 +125,21 @@ class Block(nn.Module):
         return out
 
 
-class Layers(nn.Module):
+class BertLayers(nn.Module):
     """The blocks: what checkpoints call `encoder`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(Block(d, layer) for layer in range(d.layers))
+        self.layer = nn.ModuleList(BertBlock(d, layer) for layer in range(d.layers))
 
 
-class Trunk(nn.Module):
+class BertBackbone(nn.Module):
     """Embeddings and blocks: what checkpoints call `bert` or `roberta`."""
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
         super().__init__()
-        self.embeddings = Embeddings(d, types, offset)
-        self.encoder = Layers(d)
+        self.embeddings = BertEmbeddings(d, types, offset)
+        self.encoder = BertLayers(d)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted [R, hidden]."""
@@ -151,7 +151,7 @@ class Trunk(nn.Module):
         return out_RD
 
 
-class Pooler(nn.Module):
+class BertPooler(nn.Module):
     """Of a text's first state, tanh(dense(x))."""
 
     part = "head"
@@ -166,7 +166,7 @@ class Pooler(nn.Module):
         return out
 
 
-class RobertaHead(Pooler):
+class RobertaHead(BertPooler):
     """Of what that gives, the labels' scores: what checkpoints call `classifier`."""
 
     def __init__(self, d: Dimensions, labels: int) -> None:
@@ -209,13 +209,13 @@ def _read(fields: Fields, storage: Storage, offset: int, vocabulary: int | None)
 
 def _bert(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
     d, types = _read(fields, storage, 0, 30_522)
-    return d, Encoder(d, Trunk(d, types, 0), "bert", segments=types)
+    return d, Encoder(d, BertBackbone(d, types, 0), "bert", segments=types)
 
 
 def _roberta(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
     offset = (fields.natural("pad_token_id") if fields.has("pad_token_id") else 1) + 1
     d, types = _read(fields, storage, offset, None)
-    return d, Encoder(d, Trunk(d, types, offset), "roberta", segments=types)
+    return d, Encoder(d, BertBackbone(d, types, offset), "roberta", segments=types)
 
 
 def build(fields: Fields, storage: Storage) -> Encoder:
@@ -234,7 +234,7 @@ def build_classifier(fields: Fields, storage: Storage) -> Embedder:
     d, encoder = _bert(fields, storage)
     scores = read_labels(fields)
     classifier = Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True)
-    return Embedder(encoder, "cls", d.hidden, {"pooler": Pooler(d), "classifier": classifier}, **scores)
+    return Embedder(encoder, "cls", d.hidden, {"pooler": BertPooler(d), "classifier": classifier}, **scores)
 
 
 def build_roberta_classifier(fields: Fields, storage: Storage) -> Embedder:

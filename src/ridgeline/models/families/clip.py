@@ -25,7 +25,7 @@ _IMAGE_HALF = (*_BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"l
 """What a checkpoint of both halves has beside the text's tensors."""
 
 
-class Embeddings(nn.Module):
+class ClipEmbeddings(nn.Module):
     """A token's row and its position's, which the first norm adds."""
 
     def __init__(self, d: Dimensions) -> None:
@@ -38,13 +38,13 @@ class Embeddings(nn.Module):
         return self.token_embedding(ids_T), self.position_embedding(positions_T)
 
 
-class Trunk(nn.Module):
+class ClipBackbone(nn.Module):
     """Embeddings, blocks and the last norm: what checkpoints call `text_model`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
         self.wanted = RowPicker()
-        self.embeddings = Embeddings(d)
+        self.embeddings = ClipEmbeddings(d)
         self.encoder = ClipLayers(
             ClipBlock(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers)
         )
@@ -81,14 +81,14 @@ def build(fields: Fields, storage: Storage) -> Encoder:
     """The states of a text, of which the last stands for it."""
     fields.passed_over("projection_dim")  # of the matrix that this architecture leaves out
     d = _read(fields, storage)
-    return Encoder(d, Trunk(d), "text_model", mode="last")
+    return Encoder(d, ClipBackbone(d), "text_model", mode="last")
 
 
 def build_projected(fields: Fields, storage: Storage) -> Embedder:
     """The vector of a text in the space that it shares with images."""
     d, width = _read(fields, storage), fields.count("projection_dim", 512)
     projection = Linear(d.whole(d.hidden, width), exempt=True)
-    encoder = Encoder(d, Trunk(d), "text_model", mode="last")
+    encoder = Encoder(d, ClipBackbone(d), "text_model", mode="last")
     return Embedder(encoder, "last", d.hidden, {"text_projection": projection}, width=width)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
-from ridgeline.models.common.mmdit import MMDiT, Sizes
-from ridgeline.models.common.mmdit_blocks import Style
+from ridgeline.models.common.mmdit import MMDiT, MMDiTSizes
+from ridgeline.models.common.mmdit_blocks import MMDiTStyle
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_layout import PLACED
 
@@ -30,7 +30,7 @@ def build(fields: Fields, storage: Storage) -> MMDiT:
     if channels % _PACKED**2:
         raise fields.refuse(f"in_channels {channels} are not patches of {_PACKED} x {_PACKED} latents")
     d = _dimensions(fields, storage, axes, layers=19, heads=24, ratio=4.0, activation="gelu_pytorch_tanh", eps=_EPS)
-    sizes = Sizes(
+    sizes = MMDiTSizes(
         channels=channels // _PACKED**2,
         patch=_PACKED,
         text_width=fields.count("joint_attention_dim", 4096),
@@ -41,7 +41,7 @@ def build(fields: Fields, storage: Storage) -> MMDiT:
         axes=axes,
     )
     _check_sides(fields, channels)
-    return MMDiT(d, sizes, Style(bias=True, shared=False, gated=False, theta=10_000.0))
+    return MMDiT(d, sizes, MMDiTStyle(bias=True, shared=False, gated=False, theta=10_000.0))
 
 
 def build_second(fields: Fields, storage: Storage) -> MMDiT:
@@ -53,7 +53,7 @@ def build_second(fields: Fields, storage: Storage) -> MMDiT:
     sinusoids = fields.count("timestep_guidance_channels", _SINUSOIDS)
     if sinusoids % 2:
         raise fields.refuse(f"timestep_guidance_channels {sinusoids} is to be even: a sine for each cosine")
-    sizes = Sizes(
+    sizes = MMDiTSizes(
         channels=channels,
         patch=1,
         text_width=fields.count("joint_attention_dim", 15360),
@@ -65,7 +65,7 @@ def build_second(fields: Fields, storage: Storage) -> MMDiT:
     )
     _check_sides(fields, channels)
     theta = fields.positive("rope_theta", 2000.0)
-    return MMDiT(d, sizes, Style(bias=False, shared=True, gated=True, theta=theta))
+    return MMDiT(d, sizes, MMDiTStyle(bias=False, shared=True, gated=True, theta=theta))
 
 
 def _dimensions(

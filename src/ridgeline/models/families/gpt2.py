@@ -15,7 +15,7 @@ from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddLayerNorm
 
 
-class SelfAttention(nn.Module):
+class Gpt2SelfAttention(nn.Module):
     """Attention with one stored matrix for queries, keys and values."""
 
     part = "attention"
@@ -35,13 +35,13 @@ class SelfAttention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class Gpt2Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
         self.ln_1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.attn = SelfAttention(d, layer)
+        self.attn = Gpt2SelfAttention(d, layer)
         self.ln_2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
         up = d.fused("c_fc", d.width, bias=True, transposed=True)
         self.mlp = MLP(d, up, "c_proj", d.row(d.width, d.hidden, bias=True, transposed=True))
@@ -53,7 +53,7 @@ class Block(nn.Module):
         return x_TD, self.mlp(normed_TD)
 
 
-class Trunk(nn.Module):
+class Gpt2Backbone(nn.Module):
     """Token and position embeddings, blocks and the last norm: what checkpoints call `transformer`."""
 
     def __init__(self, d: Dimensions) -> None:
@@ -62,7 +62,7 @@ class Trunk(nn.Module):
         self.wte = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.wpe = Embedding(d.context, d.hidden, d.dtype)
-        self.h = nn.ModuleList(Block(d, layer) for layer in range(d.layers))
+        self.h = nn.ModuleList(Gpt2Block(d, layer) for layer in range(d.layers))
         self.ln_f = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         storage=storage,
     )
     tied = fields.flag("tie_word_embeddings", True)
-    return Decoder(d, Trunk(d), tied=tied, names=("transformer", "wte"))
+    return Decoder(d, Gpt2Backbone(d), tied=tied, names=("transformer", "wte"))
 
 
 FAMILY = Family("GPT2LMHeadModel", "gpt2", build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ridgeline.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.models.common.decoder import Decoder, Trunk
 from ridgeline.models.common.dimensions import Dimensions, divided, read_activation
-from ridgeline.models.common.encoder_decoder import Names, attention_op
+from ridgeline.models.common.encoder_decoder import ProjectionNames, attention_op
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.llama_decoder import read_trunk
@@ -34,10 +34,10 @@ from ridgeline.ops.patches import PatchEmbedding
 from ridgeline.ops.shard import Indivisible
 from ridgeline.ops.work import ENCODER_FULL
 
-_PROJECTIONS = Names("q_proj", "k_proj", "v_proj", "projection_layer")
+_PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "projection_layer")
 
 
-class Embeddings(nn.Module):
+class VisionEmbeddings(nn.Module):
     """A patch's row and its position's, which the first norm adds."""
 
     part = "feed-forward"  # of the patches' matrix, which no part of a block has
@@ -61,7 +61,7 @@ class VisionTower(nn.Module):
         """d.context: patches of an image. bias: whether queries, keys and values have one."""
         super().__init__()
         self.channels, self.patch, self.patches = channels, patch, d.context
-        self.embeddings = Embeddings(d, channels, patch)
+        self.embeddings = VisionEmbeddings(d, channels, patch)
         self.encoder = ClipLayers(
             ClipBlock(d, attention_op(d, -1, ENCODER_FULL), _PROJECTIONS, bias=bias) for _ in range(d.layers)
         )

@@ -25,7 +25,7 @@ from ridgeline.ops.work import FULL, Reach
 _RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 
 
-class Block(nn.Module):
+class ModernBertBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows. The first block
     has no norm before its attention: the embeddings are normed."""
 
@@ -46,7 +46,7 @@ class Block(nn.Module):
         return x_TD, self.mlp(normed_TD)
 
 
-class Embeddings(nn.Module):
+class ModernBertEmbeddings(nn.Module):
     """A token's row, normed."""
 
     def __init__(self, d: Dimensions, *, norm_bias: bool) -> None:
@@ -60,15 +60,17 @@ class Embeddings(nn.Module):
         return out
 
 
-class Trunk(nn.Module):
+class ModernBertBackbone(nn.Module):
     """Embeddings, blocks and the last norm: what checkpoints call `model`."""
 
-    def __init__(self, d: Dimensions, blocks: list[Block], sliding: list[bool], ropes: dict[bool, Rope], bias: bool):
+    def __init__(
+        self, d: Dimensions, blocks: list[ModernBertBlock], sliding: list[bool], ropes: dict[bool, Rope], bias: bool
+    ):
         """sliding: of each block, which of the two ropes is its own. bias: whether norms have one."""
         super().__init__()
         self.wanted = RowPicker()
         self.sliding = sliding
-        self.embeddings = Embeddings(d, norm_bias=bias)
+        self.embeddings = ModernBertEmbeddings(d, norm_bias=bias)
         self.rotary = nn.ModuleDict({_name(kind): RotaryTable(rope) for kind, rope in ropes.items() if kind in sliding})
         self.layers = nn.ModuleList(blocks)
         self.final_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=bias)
@@ -89,7 +91,7 @@ def _name(sliding: bool) -> str:
     return "sliding_attention" if sliding else "full_attention"
 
 
-class Head(nn.Module):
+class ModernBertHead(nn.Module):
     """norm(act(dense(x))) of pooled states: what checkpoints call `head`."""
 
     part = "head"
@@ -153,16 +155,16 @@ def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]
     sliding = _sliding(fields)
     ropes = _ropes(fields, d.head_dim)
 
-    def block(layer: int) -> Block:
+    def block(layer: int) -> ModernBertBlock:
         reach = Reach("local", near) if sliding[layer] else FULL
         attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=ropes[sliding[layer]])
         qkv = d.fused("Wqkv", *[d.hidden] * 3, bias=biases["attention"])
         attention = SelfAttention(d, attend, qkv, output_bias=biases["attention"])
         gate_up = d.fused("Wi", d.width, d.width, bias=biases["mlp"])
         mlp = MLP(d, gate_up, "Wo", d.row(d.width, d.hidden, bias=biases["mlp"]))
-        return Block(d, attention, mlp, first=layer == 0, norm_bias=biases["norm"])
+        return ModernBertBlock(d, attention, mlp, first=layer == 0, norm_bias=biases["norm"])
 
-    trunk = Trunk(d, [block(layer) for layer in range(d.layers)], sliding, ropes, biases["norm"])
+    trunk = ModernBertBackbone(d, [block(layer) for layer in range(d.layers)], sliding, ropes, biases["norm"])
     return d, Encoder(d, trunk, "model"), biases["norm"]
 
 
@@ -179,7 +181,7 @@ def build_classifier(fields: Fields, storage: Storage) -> Embedder:
         raise fields.refuse(f"classifier_pooling {fields.value('classifier_pooling')!r} is not cls or mean")
     scores = read_labels(fields)
     head, classifier = (
-        Head(d, fields, norm_bias=norm_bias),
+        ModernBertHead(d, fields, norm_bias=norm_bias),
         Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True),
     )
     return Embedder(encoder, mode, d.hidden, {"prediction": head, "classifier": classifier}, **scores)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ridgeline.models.common.cross_blocks import Style
-from ridgeline.models.common.cross_denoiser import CrossDenoiser, Grid, Sizes
+from ridgeline.models.common.cross_blocks import CrossStyle
+from ridgeline.models.common.cross_denoiser import CrossDenoiser, CrossGrid, CrossSizes
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
@@ -42,12 +42,12 @@ class PixArt(CrossDenoiser):
 
     predicts = "noise"
 
-    def __init__(self, d: Dimensions, sizes: Sizes, style: Style, base: int, interpolation: float) -> None:
+    def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, base: int, interpolation: float) -> None:
         """base, interpolation: as of GridPositions."""
         super().__init__(d, sizes, style, replace(d, eps=_FINAL_EPS))
         self.positions = GridPositions(d.hidden, d.dtype, base, interpolation)
 
-    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: Grid) -> tuple[Tensor, Angles | None]:
+    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
         """As CrossDenoiser._placed."""
         return self.positions(x_ND, positions_N3, grid.rows, grid.columns), None
 
@@ -84,7 +84,7 @@ def build(fields: Fields, storage: Storage) -> PixArt:
         eps=fields.positive("norm_eps", 1e-6),
         storage=storage,
     )
-    sizes = Sizes(
+    sizes = CrossSizes(
         channels=channels,
         outputs=outputs,
         patch=patch,
@@ -95,7 +95,7 @@ def build(fields: Fields, storage: Storage) -> PixArt:
         scale=_TRAIN_STEPS,
         sized=sized,
     )
-    style = Style(None, heads=False, crossing=False, bias=fields.flag("attention_bias", True))
+    style = CrossStyle(None, heads=False, crossing=False, bias=fields.flag("attention_bias", True))
     interpolation = fields.positive("interpolation_scale", max(side // 64, 1))
     return PixArt(d, sizes, style, max(side // patch, 1), interpolation)
 

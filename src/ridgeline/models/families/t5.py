@@ -14,7 +14,13 @@ from ridgeline.models.common.blocks import add_norm
 from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.dimensions import Dimensions, read_activation
 from ridgeline.models.common.encoder import Encoder
-from ridgeline.models.common.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
+from ridgeline.models.common.encoder_decoder import (
+    CrossAttention,
+    EncoderDecoder,
+    PlainSelfAttention,
+    ProjectionNames,
+    attention_op,
+)
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
@@ -35,7 +41,7 @@ _BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's che
 _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
-NAMES = Names("q", "k", "v", "o")
+NAMES = ProjectionNames("q", "k", "v", "o")
 CONTEXT = 512
 """Positions where a config does not say: what T5 was trained on (arXiv:1910.10683, section 3.1.2)."""
 
@@ -79,7 +85,7 @@ def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
         return first + torch.where(distance < exact, distance, far)
 
 
-class Part(nn.Module):
+class T5Sublayer(nn.Module):
     """A norm and what follows it; the sum of its result with the stream is left to the next norm."""
 
     def __init__(self, name: str, module: nn.Module, norm: nn.Module) -> None:
@@ -94,14 +100,14 @@ class Part(nn.Module):
         return x_ND, getattr(self, self.name)(normed_ND, *context)
 
 
-class Block(nn.Module):
+class T5Block(nn.Module):
     """Self-attention, in a decoder cross-attention, and a feed-forward layer."""
 
     def __init__(self, parts: Mapping[str, nn.Module], d: Dimensions, *, first: bool) -> None:
         super().__init__()
         norms = [(RMSNorm if first and i == 0 else AddRMSNorm)(d.hidden, d.eps, d.dtype) for i in range(len(parts))]
         both = zip(parts.items(), norms, strict=True)
-        self.layer = nn.ModuleList(Part(name, module, norm) for (name, module), norm in both)
+        self.layer = nn.ModuleList(T5Sublayer(name, module, norm) for (name, module), norm in both)
         self.crosses = len(parts) == 3
 
     def forward(
@@ -115,10 +121,10 @@ class Block(nn.Module):
         return summands
 
 
-class Stack(nn.Module):
+class T5Stack(nn.Module):
     """The blocks of the encoder or the decoder, and the norm after them."""
 
-    def __init__(self, d: Dimensions, blocks: Sequence[Block]) -> None:
+    def __init__(self, d: Dimensions, blocks: Sequence[T5Block]) -> None:
         super().__init__()
         self.block = nn.ModuleList(blocks)
         self.final_layer_norm = AddRMSNorm(d.hidden, d.eps, d.dtype)
@@ -127,7 +133,7 @@ class Stack(nn.Module):
 class T5(EncoderDecoder):
     """Both stacks over `shared`."""
 
-    def __init__(self, d: Dimensions, encoder: Stack, decoder: Stack, *, tied: bool, scaled: bool) -> None:
+    def __init__(self, d: Dimensions, encoder: T5Stack, decoder: T5Stack, *, tied: bool, scaled: bool) -> None:
         """scaled: whether states are, before the head."""
         super().__init__(d, d.context, head_scale=d.hidden**-0.5 if scaled else None)
         self.wanted = RowPicker()
@@ -164,12 +170,12 @@ class T5(EncoderDecoder):
         return normed_RD
 
 
-class EncoderTrunk(nn.Module):
+class T5EncoderBackbone(nn.Module):
     """The encoder's stack over `shared`; checkpoints hold both at the top."""
 
     unnamed = True
 
-    def __init__(self, d: Dimensions, encoder: Stack) -> None:
+    def __init__(self, d: Dimensions, encoder: T5Stack) -> None:
         super().__init__()
         self.wanted = RowPicker()
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype)
@@ -186,7 +192,7 @@ class EncoderTrunk(nn.Module):
         return out_RD
 
 
-class Stacks:
+class T5Stacks:
     """What the config says of both stacks, and either of them."""
 
     def __init__(self, fields: Fields, storage: Storage, projection: str, *, shared_bias: bool) -> None:
@@ -205,30 +211,32 @@ class Stacks:
                 f"{self._buckets} relative_attention_num_buckets up to a distance of {self._farthest} do not exist"
             )
 
-    def encoder(self, reach: Reach) -> Stack:
+    def encoder(self, reach: Reach) -> T5Stack:
         """The encoder, whose positions see each other."""
         return self._stack(
             {
-                "SelfAttention": SelfAttention(self.d, attention_op(self.d, -1, reach, scale=1.0, bias=bias), NAMES),
+                "SelfAttention": PlainSelfAttention(
+                    self.d, attention_op(self.d, -1, reach, scale=1.0, bias=bias), NAMES
+                ),
                 "DenseReluDense": self._feed_forward(),
             }
             for bias in self._biases(self.layers, causal=False)
         )
 
-    def decoder(self) -> Stack:
+    def decoder(self) -> T5Stack:
         """The decoder, which looks at the encoder too."""
         d = self.d
         return self._stack(
             {
-                "SelfAttention": SelfAttention(d, attention_op(d, 2 * i, CAUSAL, scale=1.0, bias=bias), NAMES),
+                "SelfAttention": PlainSelfAttention(d, attention_op(d, 2 * i, CAUSAL, scale=1.0, bias=bias), NAMES),
                 "EncDecAttention": CrossAttention(d, attention_op(d, 2 * i + 1, CROSS, scale=1.0), NAMES),
                 "DenseReluDense": self._feed_forward(),
             }
             for i, bias in enumerate(self._biases(self.decoder_layers, causal=True))
         )
 
-    def _stack(self, blocks: Iterable[Mapping[str, nn.Module]]) -> Stack:
-        return Stack(self.d, [Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
+    def _stack(self, blocks: Iterable[Mapping[str, nn.Module]]) -> T5Stack:
+        return T5Stack(self.d, [T5Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
 
     def _biases(self, count: int, *, causal: bool) -> list[PositionBias]:
         d, sizes = self.d, (self._buckets, self._farthest)
@@ -244,27 +252,27 @@ class Stacks:
         return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
 
 
-def _stacks(fields: Fields, storage: Storage) -> Stacks:
+def _stacks(fields: Fields, storage: Storage) -> T5Stacks:
     """Of T5, T5 v1.1, FLAN-T5: one bias a stack."""
-    return Stacks(fields, storage, "relu", shared_bias=True)
+    return T5Stacks(fields, storage, "relu", shared_bias=True)
 
 
-def _stacks_umt5(fields: Fields, storage: Storage) -> Stacks:
+def _stacks_umt5(fields: Fields, storage: Storage) -> T5Stacks:
     """Of UMT5: a bias of its own in every layer."""
     fields.passed_over("scalable_attention")  # of the releases; transformers reads it nowhere
-    return Stacks(fields, storage, "gated-gelu", shared_bias=False)
+    return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
 
 
-def _both(fields: Fields, stacks: Stacks) -> T5:
+def _both(fields: Fields, stacks: T5Stacks) -> T5:
     tied = fields.flag("tie_word_embeddings", True)
     # transformers 5 always writes that it is tied, and beside it whether states are scaled, which T5 v1.1's are not.
     scaled = fields.flag("scale_decoder_outputs", tied)
     return T5(stacks.d, stacks.encoder(ENCODER_FULL), stacks.decoder(), tied=tied and scaled, scaled=scaled)
 
 
-def _alone(fields: Fields, stacks: Stacks) -> Encoder:
+def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
     fields.passed_over("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
-    model = Encoder(stacks.d, EncoderTrunk(stacks.d, stacks.encoder(FULL)), "trunk")
+    model = Encoder(stacks.d, T5EncoderBackbone(stacks.d, stacks.encoder(FULL)), "trunk")
     model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
     return model
 

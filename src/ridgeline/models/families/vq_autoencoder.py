@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.activation_peak import peak_bytes
-from ridgeline.models.common.autoencoder_blocks import Decoder, Encoder, Widths
+from ridgeline.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
@@ -53,7 +53,7 @@ _GROUPS = 32  # of every norm, which configs do not state
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class VQShape:
     """What a config says beside widths: channels of pixels in and out and of latents, codes and numbers of each,
     residual blocks at a resolution, and tokens on a side of a picture."""
 
@@ -69,7 +69,7 @@ class Shape:
 class Codebook(nn.Module):
     """The rows that tokens stand for, and the search for the nearest."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
+    def __init__(self, shape: VQShape, dtype: torch.dtype) -> None:
         super().__init__()
         self.embedding = Embedding(shape.codes, shape.code, dtype)
         self.nearest = NearestCode(shape.codes, shape.code, dtype)
@@ -79,15 +79,15 @@ class Codebook(nn.Module):
 class VQAutoencoder(ImageAutoencoder):
     """An autoencoder whose latents are rows of a codebook."""
 
-    def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: VQShape, storage: Storage) -> None:
         super().__init__(len(widths.channels), storage)
         self.shape, self.inputs = shape, shape.inputs
         latents, dtype = shape.latents, widths.dtype
-        self.encoder = Encoder(widths, shape.inputs, latents, shape.depth, self.encoder_spaces[-1])
+        self.encoder = ImageEncoder(widths, shape.inputs, latents, shape.depth, self.encoder_spaces[-1])
         self.quant_conv = Convolution2d(latents, shape.code, dtype, kernel=1)
         self.quantize = Codebook(shape, dtype)
         self.post_quant_conv = Convolution2d(shape.code, latents, dtype, kernel=1)
-        self.decoder = Decoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[-1])
+        self.decoder = ImageDecoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[-1])
         self.ties = {"quantize.nearest.weight": "quantize.embedding.weight"}
         self.tie()
 
@@ -158,7 +158,7 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
     sees = fields.section("vision_config") if fields.has("vision_config") else None
     own.passed_over("num_patches")
     side = own.count("num_patches", 32) if sees is None else _patches(sees)
-    shape = Shape(
+    shape = VQShape(
         inputs=own.count("in_channels", 3),
         outputs=own.count("out_channels", 3),
         latents=own.count("latent_channels", 256),

@@ -7,8 +7,8 @@ begin with frames that are less noisy than the others, so that each token has a 
 
 from torch import Tensor
 
-from ridgeline.models.common.cross_blocks import Style
-from ridgeline.models.common.cross_denoiser import CrossDenoiser, Grid, Sizes
+from ridgeline.models.common.cross_blocks import CrossStyle
+from ridgeline.models.common.cross_denoiser import CrossDenoiser, CrossGrid, CrossSizes
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Fields
@@ -33,12 +33,12 @@ class Wan(CrossDenoiser):
 
     clips = True
 
-    def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
+    def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle) -> None:
         super().__init__(d, sizes, style, d)
         side = 2 * (d.head_dim // 6)
         self.rotary = AxialRotaryTable((d.head_dim - 2 * side, side, side), _THETA)
 
-    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: Grid) -> tuple[Tensor, Angles | None]:
+    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
         """As CrossDenoiser._placed."""
         return x_ND, self.rotary(positions_N3)
 
@@ -76,7 +76,7 @@ def build(fields: Fields, storage: Storage) -> Wan:
         eps=fields.positive("eps", 1e-6),
         storage=storage,
     )
-    sizes = Sizes(
+    sizes = CrossSizes(
         channels=channels,
         outputs=channels,
         patch=patch[1],
@@ -87,7 +87,7 @@ def build(fields: Fields, storage: Storage) -> Wan:
         scale=_TRAIN_STEPS,
     )
     rope = Rope(head_dim, _THETA, interleaved=True)
-    return Wan(d, sizes, Style(rope, heads=True, crossing=fields.flag("cross_attn_norm", True), bias=True))
+    return Wan(d, sizes, CrossStyle(rope, heads=True, crossing=fields.flag("cross_attn_norm", True), bias=True))
 
 
 def _even(fields: Fields, name: str, default: int) -> int:

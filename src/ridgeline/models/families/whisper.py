@@ -15,7 +15,7 @@ from ridgeline.models.common.encoder_decoder import (
     CrossAttention,
     EncoderDecoder,
     FeedForward,
-    SelfAttention,
+    PlainSelfAttention,
     attention_op,
     read_stack,
 )
@@ -39,14 +39,14 @@ _RENAMES = (("proj_out.", "lm_head."),)
 _TABLE = "model.decoder.embed_tokens"
 
 
-class Block(nn.Module):
+class WhisperBlock(nn.Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
     norm that follows. Keys have no bias."""
 
     def __init__(self, d: Dimensions, attend: Attention, cross: Attention | None = None) -> None:
         super().__init__()
         self.self_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.self_attn = SelfAttention(d, attend, PROJECTIONS, bias=True, key_bias=False)
+        self.self_attn = PlainSelfAttention(d, attend, PROJECTIONS, bias=True, key_bias=False)
         self.encoder_attn: CrossAttention | None = None
         if cross is not None:
             self.encoder_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
@@ -78,7 +78,7 @@ class AudioEncoder(nn.Module):
         self.conv1 = Convolution(bins, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=1, stretch=d.context)
         self.conv2 = Convolution(d.hidden, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=2, stretch=d.context)
         self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
-        self.layers = nn.ModuleList(Block(d, attention_op(d, -1, ENCODER_FULL)) for _ in range(d.layers))
+        self.layers = nn.ModuleList(WhisperBlock(d, attention_op(d, -1, ENCODER_FULL)) for _ in range(d.layers))
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
@@ -100,7 +100,7 @@ class TextDecoder(nn.Module):
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
         self.layers = nn.ModuleList(
-            Block(d, attention_op(d, 2 * layer, CAUSAL), attention_op(d, 2 * layer + 1, CROSS))
+            WhisperBlock(d, attention_op(d, 2 * layer, CAUSAL), attention_op(d, 2 * layer + 1, CROSS))
             for layer in range(d.layers)
         )
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
@@ -117,7 +117,7 @@ class TextDecoder(nn.Module):
         return out_RD
 
 
-class Stacks(nn.Module):
+class WhisperStacks(nn.Module):
     """What checkpoints call `model`."""
 
     def __init__(self, encoder: AudioEncoder, decoder: TextDecoder) -> None:
@@ -132,7 +132,7 @@ class Whisper(EncoderDecoder):
         """bins: of the log-mel frames."""
         super().__init__(decoder, encoder.context)
         self.bins, self.encoder_width = bins, FRAMES * bins
-        self.model = Stacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
+        self.model = WhisperStacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
         self.finish({"lm_head.matrix.weight": f"{_TABLE}.weight"})
         uses = {f"{_TABLE}.weight": _TABLE, "lm_head.weight": "lm_head.matrix"}
         self.tables = TokenTables(uses, {"lm_head.weight": f"{_TABLE}.weight"})

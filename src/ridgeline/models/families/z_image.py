@@ -30,7 +30,7 @@ from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
-from ridgeline.models.common.modulated import Stream
+from ridgeline.models.common.modulated import ResidualStream
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_layout import (
     JointRows,
@@ -119,7 +119,7 @@ class TimeEmbedder(nn.Module):
         return out_PC
 
 
-class FinalLayer(nn.Module):
+class ZImageFinalLayer(nn.Module):
     """The last norm, scaled, and the projection to patches."""
 
     def __init__(self, d: Dimensions, condition: int, features: int) -> None:
@@ -152,7 +152,7 @@ def feed_forward(d: Dimensions) -> MLP:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ZImageSizes:
     """What a config says beside the dimensions of blocks. axes: entries of a head that each coordinate turns. places:
     how many each coordinate has. scale: of times."""
 
@@ -184,7 +184,7 @@ class ZImage(Denoiser):
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
     block_lists = ("noise_refiner", "layers")
 
-    def __init__(self, d: Dimensions, sizes: Sizes) -> None:
+    def __init__(self, d: Dimensions, sizes: ZImageSizes) -> None:
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
@@ -207,7 +207,7 @@ class ZImage(Denoiser):
         self.text_add = Add(d.hidden, d.dtype)
         self.join = JoinRows(d.hidden, d.dtype)
         self.layers = self._modulated(d, JOINT, d.layers)
-        self.all_final_layer = nn.ModuleDict({sizes.name: FinalLayer(d, sizes.condition, sizes.features)})
+        self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
 
     def _modulated(self, d: Dimensions, space: Space, count: int) -> nn.ModuleList:
         """Blocks over the rows of a space."""
@@ -268,19 +268,19 @@ class ZImage(Denoiser):
         y_ND, angles = None, self.rotary(layout.positions[LATENTS])
         for block in self.noise_refiner:
             x_ND, y_ND = block(x_ND, y_ND, condition_PC, angles, kv)
-        joint = Stream(self.join(layout.joint.order, self.latent_add(x_ND, y_ND), text_MD))
+        joint = ResidualStream(self.join(layout.joint.order, self.latent_add(x_ND, y_ND), text_MD))
         angles, own, (block, *others) = self.rotary(layout.positions[JOINT]), layout.joint.first, self.layers
 
-        def first(stream: Stream) -> Stream:
-            return Stream(*block(stream.x_ND, None, condition_PC, angles, kv))
+        def first(stream: ResidualStream) -> ResidualStream:
+            return ResidualStream(*block(stream.x_ND, None, condition_PC, angles, kv))
 
-        def rest(stream: Stream) -> Stream:
+        def rest(stream: ResidualStream) -> ResidualStream:
             x_JD, y_JD, _ = stream
             del stream  # so that nothing of it is held longer than a block needs it
             for other in others:
                 x_JD, y_JD = other(x_JD, y_JD, condition_PC, angles, kv)
             assert y_JD is not None
-            return Stream(self.wanted(x_JD, own), self.wanted(y_JD, own))
+            return ResidualStream(self.wanted(x_JD, own), self.wanted(y_JD, own))
 
         x_ND, y_ND, _ = walk(joint, own, first, rest)
         out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
@@ -352,7 +352,7 @@ def build(fields: Fields, storage: Storage) -> ZImage:
         eps=fields.positive("norm_eps", 1e-5),
         storage=storage,
     )
-    sizes = Sizes(
+    sizes = ZImageSizes(
         channels=fields.count("in_channels", 16),
         patch=patches[0],
         text_width=fields.count("cap_feat_dim", 2560),

@@ -36,7 +36,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _MixLayer:
     """What the choice for a matrix depends on beside its part: the layer's number, how many there are, and whether four
     query heads or more share a KV head."""
 
@@ -53,7 +53,7 @@ class _Layer:
         return first or last or (self.number - eighth) % 3 == 2
 
 
-Rule = Callable[[_Layer], WeightFormat]
+Rule = Callable[[_MixLayer], WeightFormat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def mix(name: str, model: Model) -> WeightChoice:
         stored, part = chosen.base, _part(place.name)
         number = layer_of(place.name)
         if number is not None and part in chosen.rules:
-            stored = chosen.rules[part](_Layer(number, layers, sharing >= 4))
+            stored = chosen.rules[part](_MixLayer(number, layers, sharing >= 4))
         if part == "v" and layers == 80 and sharing > 1 and stored in (Q3_K, Q4_K):
             stored = Q5_K  # of the models of 70B, where it is an eighth of the queries' matrix
         if eight and part in ("k", "v"):
