@@ -1,4 +1,38 @@
-"""Family: the models of an architecture, how one of them is built and what checkpoints call its tensors."""
+"""Family: the models of an architecture, how one of them is built and what checkpoints call its tensors.
+
+A family is one file of families/. Its `build(fields, storage)` runs on the meta device:
+
+**It reads the config** through `Fields`. `read_dimensions` (dimensions.py) reads the sizes that most decoders spell
+alike; pass it what the family spells otherwise or has another default for. `read_rope` (rope.py) reads the rotary
+embedding, with `RopeDefaults` for what a config leaves out; windows.py reads which layers have a window, mixture.py the
+experts. A field that is left out means what transformers takes for it, or is refused. `Fields` takes null for absent;
+if the reference tells the two apart (null is no soft cap, absent is 50), look into `fields.values`, as `read_softcap`
+does.
+
+**It leaves no key unread.** Each key of the released configs is read, or named in `fields.passed_over(...)` if the
+reference ignores it. `Fields.refuse_unread` refuses a key that nobody has read if its name says that it changes the
+result; a setting that is not built and whose name does not say so takes `fields.refuse_if`.
+
+**It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Trunk` and `Decoder` (decoder.py), `Mixture` (mixture.py),
+one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is an argument
+of a part, not a flag in `Dimensions`, which makes the matrices of the parts (`qkv`, `gate_up`, `fused`, `column`,
+`row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py) makes a plain backbone and head; call
+`Trunk` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a class in the
+family's file. It passes the residual stream on as two summands, because the norm that follows does the addition
+(`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles both). Such a block joins the blocks of
+tests/support/differences.py, which finds the first module that differs from transformers.
+
+**Only ops compute**: the cost audit refuses arithmetic between them. What an op lacks becomes an argument of the op.
+
+**Modules have the names of the checkpoint's tensors**, so that loading needs no table. A module that only groups others
+is `unnamed` and left out of the name: `self_attn.qkv.q_proj.weight` is `self_attn.q_proj.weight` in a file, because
+`Projections` is. A name that differs from those of similar families is one of the `renames` of the `Family`. A mixture
+whose architecture does not say so in its name is listed in architecture_name.py.
+
+The kind of the `Family` says what else it is. An encoder-decoder is built from encoder_decoder.py, an encoder from
+encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens `Model.outputs`.
+The `build` of a denoiser gives a `Denoiser` (denoiser.py).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
