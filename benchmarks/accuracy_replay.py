@@ -19,8 +19,8 @@ from pathlib import Path
 import accuracy_loop
 from accuracy_loop import Loop
 from ridgeline.checkpoint.catalogue import CATALOGUE
-from ridgeline.models.fields import Fields
-from ridgeline.models.recipes import PLAIN, uniform
+from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.recipes import PLAIN, uniform
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
 from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card

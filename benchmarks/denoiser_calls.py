@@ -25,7 +25,7 @@ from ridgeline.checkpoint import open_source
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.models.denoiser import Denoiser, Texts
+from ridgeline.models.common.denoiser import Denoiser, Texts
 
 
 def widened(folder: Path, hidden: int, to: Path) -> None:

@@ -34,7 +34,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.engine.bare import drive
 from ridgeline.engine.runner import Runner
 from ridgeline.host import threads_for
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.pace import Pace

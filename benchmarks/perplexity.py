@@ -32,8 +32,8 @@ from ridgeline.checkpoint.gguf_config import tensor_names
 from ridgeline.checkpoint.source import open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine import SamplingParams
-from ridgeline.models.recipes import WITH_HEAD, running_names
-from ridgeline.models.recipes.perplexity import FILE
+from ridgeline.models.common.recipes import WITH_HEAD, running_names
+from ridgeline.models.common.recipes.perplexity import FILE
 from ridgeline.text.fast import FastTokenizer
 
 MODEL, BOOK, WINDOWS, WINDOW = "SmolLM2-135M-Instruct", "h-g-wells--the-time-machine.md", 8, 1024

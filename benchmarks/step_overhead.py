@@ -24,7 +24,7 @@ from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
 from ridgeline.diffusion.timestep_call import flux_sigmas
-from ridgeline.models.denoiser import Denoiser, Texts
+from ridgeline.models.common.denoiser import Denoiser, Texts
 from ridgeline.ops.work import Space, Work
 
 TRAIN_STEPS = 1000

@@ -23,7 +23,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice
 from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.pictures.drawing import TokenDrawer, load_drawer
 from ridgeline.roofline.device import Device
 

@@ -19,8 +19,8 @@ from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import build_to_run
-from ridgeline.models.fields import Fields
-from ridgeline.models.model import Model
+from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.group_norm import GroupNorm
 from ridgeline.ops.norm import AddRMSNorm

@@ -23,7 +23,7 @@ from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.ranks.process import Followers, RankGone
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.paged import Pages

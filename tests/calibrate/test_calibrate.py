@@ -36,11 +36,12 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, decode, prefill
 from ridgeline.checkpoint import open_source
 from ridgeline.diffusion.outline import outline
-from ridgeline.models import Fields, autoencoder_kl, build
-from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
-from ridgeline.models.storage import Storage
+from ridgeline.models import Fields, build
+from ridgeline.models.common.denoiser import JOINT, LATENTS, TEXT
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families import autoencoder_kl
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS

@@ -14,7 +14,7 @@ from ridgeline.calibrate.fit import Fitted
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Efficiency
 from ridgeline.roofline.price import Price

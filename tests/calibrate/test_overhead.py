@@ -11,7 +11,7 @@ from ridgeline.calibrate.overhead import COLD, StepTime, overheads
 from ridgeline.calibrate.probe import Probe
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.pace import Pace

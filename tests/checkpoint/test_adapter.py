@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from models.parity_cases import CASES
 from ridgeline.checkpoint.adapter import adapt, read_adapter
 from ridgeline.models import FAMILIES, Fields, build, family_of
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.ops.matrix import LowRank
 from support.adapters import adapted, write_adapter
 from support.checkpoints import edit_config, random_model

@@ -11,7 +11,7 @@ import torch
 from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.matrix import PlainMatrix, PrequantisedMatrix
 from support.layouts import Quantiser, fp8, packed, signed
 from support.quantised import (

@@ -22,7 +22,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of

@@ -14,7 +14,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.engines import uncached_logits
 from support.layouts import Numbers, Quantiser, awq, fp8, gptq

@@ -20,10 +20,10 @@ from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.engine.setup import load_engine
 from ridgeline.models import ModelRefused
-from ridgeline.models.bill import bill
 from ridgeline.models.building import build_to_run
-from ridgeline.models.families import family_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.registry import family_of
 from support.checkpoints import edit_config, parameters_of, random_model, random_tensors, write_folder
 from support.engines import uncached_logits
 

@@ -12,7 +12,7 @@ from models.comparing import TOLERANCE, off
 from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.models import ModelRefused
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.expert_layout import widened
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.checkpoints import random_model

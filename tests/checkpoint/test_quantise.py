@@ -20,8 +20,8 @@ from ridgeline.checkpoint import open_source, quantise, read_config
 from ridgeline.checkpoint.compressed_tensors import compressed, quantization_config
 from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.bill import bill
-from ridgeline.models.recipes import read_recipe
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.common.recipes import read_recipe
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from support.checkpoints import write_folder

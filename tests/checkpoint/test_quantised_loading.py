@@ -21,7 +21,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import read_config
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.recipes import recipe_named, running_names
+from ridgeline.models.common.recipes import recipe_named, running_names
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.formats import weight_format_named
 from support.checkpoints import random_tensors, write_folder

@@ -15,7 +15,7 @@ from ridgeline.checkpoint import Source, open_source, read_config
 from ridgeline.checkpoint.hub_cache import hub_cache
 from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.models import ModelRefused, build
-from ridgeline.models.recipes import read_recipe
+from ridgeline.models.common.recipes import read_recipe
 from support.checkpoints import random_tensors, write_folder
 
 LLAMA = CONFIGS["llama"]

@@ -17,8 +17,8 @@ from ridgeline.checkpoint.fill import fill
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import open_source
 from ridgeline.models import ModelRefused, build
-from ridgeline.models.families import family_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.registry import family_of
 from ridgeline.ops.formats import weight_format_named
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix.plain import PlainMatrix

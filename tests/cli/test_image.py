@@ -27,7 +27,7 @@ from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from ridgeline.ops.grid import Grid
 from ridgeline.roofline.cards import load_card
 from ridgeline.trace.doubt import Meanwhile

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.diffusion.pipeline_class import PIPELINES
 from ridgeline.diffusion.scheduler_config import Scheduler, scheduler_of
-from ridgeline.models.fields import Fields
+from ridgeline.models.common.fields import Fields
 
 Config = dict[str, Any]
 

@@ -16,7 +16,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.host import cores
-from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.common.denoiser import Denoiser
 
 STEPS = 3
 

@@ -20,7 +20,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
-from ridgeline.models.mmdit import MMDiT
+from ridgeline.models.common.mmdit import MMDiT
 from ridgeline.ops.padded import padded_work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price

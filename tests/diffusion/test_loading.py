@@ -19,7 +19,7 @@ from ridgeline.diffusion.geometry import LAYOUTS, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.backend import Bound
 from support.checkpoints import edit_config
 from support.flux_pipelines import flux, klein

@@ -15,7 +15,7 @@ from ridgeline.diffusion.geometry import Geometry, Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
 from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from support.pipelines import MOST_TOKENS, generators, z_image
 
 TOLERANCE = 1e-5

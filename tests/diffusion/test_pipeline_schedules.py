@@ -15,7 +15,7 @@ from diffusion.stand_ins import noise_of, predicted, theirs, tokens_of
 from ridgeline.diffusion.pipeline_class import PIPELINES
 from ridgeline.diffusion.samplers import State
 from ridgeline.diffusion.scheduler_config import OPTIONS, READERS, Scheduler, scheduler_of
-from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.common.fields import Fields, ModelRefused
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
 NOISE = ("PixArtSigmaPipeline", "PixArtAlphaPipeline")  # whose denoisers predict it

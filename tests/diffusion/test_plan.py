@@ -11,7 +11,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.diffusion.plan import Asked, PipelinePlan
 from ridgeline.diffusion.price import PipelinePrice
-from ridgeline.models.denoiser import JOINT, PICTURES
+from ridgeline.models.common.denoiser import JOINT, PICTURES
 from ridgeline.ops.attention import Attention
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import HourlyPrice

@@ -12,13 +12,13 @@ from ridgeline.diffusion.geometry import LAYOUTS, Geometry, Layout, Size
 from ridgeline.diffusion.guidance import Convention, guidance_of
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice, RequestPrice
 from ridgeline.models import Fields
-from ridgeline.models.alive import Alive
-from ridgeline.models.autoencoder_kl import build as build_autoencoder
 from ridgeline.models.building import build, build_denoiser
-from ridgeline.models.decoder import Decoder
-from ridgeline.models.network import listening
-from ridgeline.models.storage import Storage
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.activation_peak import Alive
+from ridgeline.models.common.decoder import Decoder
+from ridgeline.models.common.priced_module import listening
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import build as build_autoencoder
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card

@@ -12,7 +12,7 @@ from ridgeline.diffusion.pipeline_class import PIPELINES
 from ridgeline.diffusion.samplers import State
 from ridgeline.diffusion.scheduler_config import read_scheduler
 from ridgeline.diffusion.timestep_call import flux2_mu
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 
 STATED = [(name, key) for name, config in CONFIGS.items() for key in config if not key.startswith("_")]
 

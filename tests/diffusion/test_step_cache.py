@@ -17,9 +17,9 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.step_cache import StepCache
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.modulated import Stream
-from ridgeline.models.walk import Blocks
+from ridgeline.models.common.block_runner import Blocks
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.modulated import ResidualStream
 from support.flux_pipelines import flux, klein
 from support.pipelines import generators, pixart, wan, z_image
 
@@ -104,15 +104,15 @@ class ByHand:
     def __init__(self) -> None:
         self.rest: Tensor | None = None
 
-    def __call__(self, entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
+    def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
         stream = first(entered)
         after = self._sum(stream, slice(None) if own is None else own)
         if self.rest is None:
             self.rest = self._sum(rest(stream), slice(None)) - after
         gate = None if stream.gate_RD is None else torch.zeros_like(stream.gate_RD)
-        return Stream(after + self.rest, torch.zeros_like(after), gate)
+        return ResidualStream(after + self.rest, torch.zeros_like(after), gate)
 
-    def _sum(self, stream: Stream, rows: Any) -> Tensor:
+    def _sum(self, stream: ResidualStream, rows: Any) -> Tensor:
         assert stream.y_ND is not None
         gate = 1.0 if stream.gate_RD is None else stream.gate_RD
         return (stream.x_ND + gate * stream.y_ND)[rows].clone()

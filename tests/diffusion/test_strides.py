@@ -11,7 +11,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.diffusion.strides import Stride, count, seconds_each, strides
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from support.pipelines import wan
 
 REQUESTS = (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 
 
 class Counting(TextEncoder):

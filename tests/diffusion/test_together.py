@@ -12,7 +12,7 @@ from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.guidance import Convention, guidance_of, guide
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.samplers import State
-from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.common.denoiser import Denoiser
 from support.pipelines import z_image_transformer
 
 LAYOUT = Layout(4, (Size(96, 64), Size(64, 64)))

@@ -21,8 +21,8 @@ from ridgeline.engine.ranks.orders import Order
 from ridgeline.engine.ranks.process import Followers, RankGone
 from ridgeline.engine.runner import Runner
 from ridgeline.frames import Frames
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
 from ridgeline.ops.shard import Shard
 from support.engines import MakeRunner, RecordingRunner

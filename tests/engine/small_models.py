@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.runner import Runner
 from ridgeline.models import Fields, build
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import PLAIN
 from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kv import NULL_PAGE
 from support.engines import uncached_logits

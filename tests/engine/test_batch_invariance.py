@@ -14,7 +14,7 @@ from engine.test_metamorphic import AXES, Asked, Way, make_trace, pairwise, run_
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import records
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
 

@@ -33,7 +33,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import Pages
 from ridgeline.ops.step_graphs import PageTables, Step, StepGraphs

@@ -20,7 +20,7 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.matrix.operands import Operands
 from support.checkpoints import random_ours

@@ -17,7 +17,7 @@ from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import Fields, build
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from support.wall_models import HEADLESS, MODELS, wall_model
 
 CUDA = torch.device("cuda:0")

@@ -22,7 +22,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import EagerRunner, token_engine
 

@@ -20,7 +20,7 @@ from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build_to_run
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.kv import KVSpec, deal_layers
 from ridgeline.ops.latent import LatentAttention

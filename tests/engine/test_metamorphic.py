@@ -36,7 +36,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import StateSpec
 from ridgeline.text import load_tokenizer
 from support.cards import placed

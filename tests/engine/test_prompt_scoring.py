@@ -20,7 +20,7 @@ from ridgeline.engine.runner import HEAD_ROWS, Runner
 from ridgeline.engine.sampling import PromptLogprob
 from ridgeline.engine.scheduler import SCORED_BESIDE, Limits
 from ridgeline.engine.transcript import with_text
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import LOGITS
 from support.engines import token_engine, uncached_logits
 

@@ -24,7 +24,7 @@ from ridgeline.engine.ranks.leader import LedRanks
 from ridgeline.engine.ranks.process import RankGone
 from ridgeline.engine.runner import Runner
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from support.checkpoints import random_ours, random_tensors, write_folder
 
 TWO_CORNERS = CORNERS[1], CORNERS[3]

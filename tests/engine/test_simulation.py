@@ -18,7 +18,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.price import Price
 from support.planned import card

@@ -29,7 +29,7 @@ from ridgeline.engine.speculation.ngram import looked_up
 from ridgeline.engine.speculation.settings import Speculation, configured, named
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
 from ridgeline.roofline.price import Price

@@ -24,7 +24,7 @@ from ridgeline.engine.setup import Loaded
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.transcript import Transcript
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.storage import Storage
 from ridgeline.text.bytes import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()

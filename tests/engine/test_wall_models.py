@@ -17,7 +17,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import ENCODER, Work
 from ridgeline.roofline.price import Price
 from support.engines import GREEDY, token_engine

@@ -24,7 +24,7 @@ from ridgeline.lab.directions import Words
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.experiments import EXPERIMENTS
 from ridgeline.lab.inside import STORY, Context, Inside
-from ridgeline.models.blocks import Block
+from ridgeline.models.common.blocks import Block
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 
 LONG = ("goodput", "simulated")

@@ -31,7 +31,7 @@ from ridgeline.lab.cache import changed
 from ridgeline.lab.inside import in_fp32
 from ridgeline.lab.texts_step import round_figure
 from ridgeline.models import build
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.case import ModelCache

@@ -13,8 +13,8 @@ from models.parity_cases import ParityCase
 from ridgeline.checkpoint.fill import fill
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.models import Fields, build, family_of
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
 
 TOLERANCE = 1e-5  # of the largest
 GAP = 1e-3  # between the two largest logits: below it rounding may decide

@@ -1,4 +1,12 @@
-"""A small valid config of every family, as a release would write it."""
+"""A small valid config of every family, as a release would write it.
+
+CONFIGS has the families that write text, ENCODER_DECODERS those with an encoder, by `model_type`. The readers, the
+parameter count, the price and the cost audit run over them. A config has the keys of a release, so that test_config.py
+can leave out each in turn and compare what is built with transformers' reading: `check_decoder` there has to look at
+all that the family reads by itself, or a wrong default passes. What a family refuses is a line of `CASES` of
+test_config.py. Keys of releases that transformers does not read are in released.py, which also says which families are
+released as the text of a larger model.
+"""
 
 from typing import Any
 

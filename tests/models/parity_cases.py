@@ -1,6 +1,19 @@
 """The models that are compared with transformers, one id a line of the accuracy table.
 
 Sizes are small, odd and different from each other, so that no two dimensions can be mistaken for one another.
+
+A family has one case for each setting. `without` is the change to config.json (None is null) that must change the
+logits by more than 1e-3 of the largest; softmax and caps hide small changes, so choose values that matter. A case
+without `layout` and `without` has every parameter tested for an effect; each family needs one. Transformers saves what
+it derived, such as `layer_types`: if releases do not state it, a `layout` takes it out again.
+
+Other kinds have their cases elsewhere: encoder-decoders in encoder_decoder_cases.py, encoders in encoder_cases.py,
+Janus in test_janus.py; a denoiser has a test file of its own, with diffusers' class as the reference (test_z_image.py).
+
+Cases in other files are for what a family has of its own: test_tensor_parallel.py runs two ranks, and
+tests/trace/trace_models.py is for attention and the lens. A block of its own has a line in
+`test_a_failure_names_the_first_difference` (test_parity.py), and a name that cannot be derived one in `NAMES`
+(test_bill.py).
 """
 
 import zlib

@@ -11,16 +11,12 @@ COMMON: Mapping[str, Any] = {"_name_or_path": "release", "transformers_version":
 
 INERT: Mapping[str, Mapping[str, Any]] = {
     "llama": {"rope_interleaved": False},
-    "mistral": {},
-    "ministral3": {},
     "qwen2": {"use_mrope": False},
     "qwen3": {"use_qk_norm": True},
     "phi3": {
         "attention_bias": False, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False,
     },
-    "mixtral": {},
     "qwen3_moe": {"use_qk_norm": True, "qkv_bias": False, "shared_expert_intermediate_size": 0},
-    "qwen2_moe": {},
     "qwen3_next": {"use_sliding_window": False},
     "qwen3_5_text": {
         "attn_output_gate": True, "output_gate_type": "swish", "mamba_ssm_dtype": "float32", "mlp_only_layers": [],
@@ -45,13 +41,7 @@ INERT: Mapping[str, Mapping[str, Any]] = {
     "gpt_oss": {"experts_per_token": 4, "initial_context_length": 4096},
     "gemma2": {"cache_implementation": "hybrid", "hidden_act": "gelu_pytorch_tanh", "sliding_window_size": 4096},
     "gemma3_text": {"cache_implementation": "hybrid"},
-    "granite": {},
-    "olmo2": {},
-    "olmo3": {},
     "smollm3": {"max_window_layers": 28},
-    "glm": {},
-    "glm4": {},
-    "cohere": {},
     "cohere2": {
         "layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
         "rotary_pct": 1.0, "use_embedding_sharing": True, "use_gated_activation": True, "use_parallel_block": True,
@@ -62,15 +52,14 @@ INERT: Mapping[str, Mapping[str, Any]] = {
         "mlp_type": "default", "norm_type": "layer_norm", "scale_attention_softmax_in_fp32": True,
         "scale_attn_weights": True,
     },
-    "exaone4": {},
-    "phi": {},
     "nemotron_h": {
         "mamba_proj_bias": False, "mamba_ssm_cache_dtype": "float32", "mtp_hybrid_override_pattern": "*E",
         "norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 10_000,
     },
     "gpt2": {"n_ctx": 1024, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
 }  # fmt: skip
-"""Keys of releases that transformers' class of a text does not read, or takes for granted, by its `model_type`."""
+"""Keys of releases that transformers' class of a text does not read, or takes for granted, by its `model_type`. A
+family without such keys has no entry."""
 
 _TOKENS = {"image_token_id": 5, "video_token_id": 6, "vision_end_token_id": 4, "vision_start_token_id": 3}
 AROUND: Mapping[str, Mapping[str, Any]] = {
@@ -106,11 +95,15 @@ _WITHOUT_DTYPE = ("gpt2",)
 _DTYPE_IN_TEXT = ("qwen",)  # how the types begin whose releases state it there; the others do so at the top
 
 
+def inert_keys(kind: str) -> dict[str, Any]:
+    """Return the keys of the releases of a family that change nothing, by its `model_type`."""
+    return {**COMMON, **INERT.get(kind, {})}
+
+
 def as_released(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config that save_pretrained wrote in the layout in which its family is released."""
     kind = values["model_type"]
-    inert = {**COMMON, **INERT[kind]}
-    own = {**inert, **{name: value for name, value in values.items() if name != "dtype"}}
+    own = {**inert_keys(kind), **{name: value for name, value in values.items() if name != "dtype"}}
     if kind not in HALVES:
         return own if kind in _WITHOUT_DTYPE else {**own, "torch_dtype": values["dtype"]}
     architecture, whole = HALVES[kind]

@@ -21,7 +21,7 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import CAUSAL, Segment, Work
 from ridgeline.roofline.price import Price
 from support.adapters import adapted, merged, own_widths, write_adapter

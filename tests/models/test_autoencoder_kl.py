@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_autoencoder, load_model
 from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.autoencoder_kl import AutoencoderKL, build
-from ridgeline.models.storage import Storage
-from ridgeline.models.tiling import Tiling, tiled
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.common.tiling import Tiling, tiled
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL, build
 from ridgeline.ops.convolution2d import Convolution2d
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.group_norm import GroupNorm

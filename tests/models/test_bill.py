@@ -9,10 +9,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from models.configs import CONFIGS
+from models.covered import check_covered
 from ridgeline.checkpoint import read_config
-from ridgeline.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.models.bill import PARTS, Bill, bill
-from ridgeline.models.naming import parse
+from ridgeline.models import FAMILIES, Family, Fields, ModelRefused, build
+from ridgeline.models.common.architecture_name import parse
+from ridgeline.models.common.parameter_breakdown import PARTS, Bill, bill
+from ridgeline.models.registry import REGISTERED
+from ridgeline.ops.experts import Experts
 
 # Billions of parameters of the releases: of all, and of those that a token passes through.
 PUBLISHED: dict[str, tuple[float, float]] = {
@@ -63,10 +66,9 @@ def bill_of(values: dict[str, Any]) -> Bill:
     return bill(build(Fields(values, "config.json")))
 
 
-def test_the_cases_are_there() -> None:
-    """Lists that lost their entries would pass."""
-    assert (len(PUBLISHED), len(INDEXED), len(NAMES), len(RELEASED)) == (11, 11, 51, 6)
-    assert set(CONFIGS) == {family.model_type for family in FAMILIES}
+def test_every_family_is_counted() -> None:
+    """A family that is not in the list would not be."""
+    check_covered(CONFIGS, FAMILIES, "CONFIGS in tests/models/configs.py")
 
 
 @pytest.mark.parametrize("release", PUBLISHED)
@@ -252,6 +254,27 @@ NAMES: dict[str, tuple[str, str, str, str]] = {
     "MPTForCausalLM": ("MPT", "", "dense", "causal LM"),
     "Some Thing-Else": ("Some Thing-Else", "", "unknown", "unknown"),
 }
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.architecture not in NAMES])
+def test_names_of_families(family: Family) -> None:
+    """Expect of a name that is not in NAMES the words that it begins with, and a mixture if the model has experts."""
+    name, model = parse(family.architecture), build(Fields(CONFIGS[family.model_type], "config.json"))
+    assert name.family
+    assert family.architecture.startswith(name.family + name.version.replace(".", "_").replace("-", ""))
+    assert name.kind == ("MoE" if model.ops_of(Experts) else "dense")
+    assert name.task == "causal LM"
+
+
+TEXTS = {family.architecture for family in REGISTERED if family.kind not in ("denoiser", "autoencoder")}
+
+
+@pytest.mark.parametrize("architecture", sorted(TEXTS))
+def test_every_name_comes_apart(architecture: str) -> None:
+    """Expect words for what it is, and a task."""
+    name = parse(architecture)
+    assert name.kind in ("MoE", "dense")
+    assert name.task not in ("", "unknown")
 
 
 @pytest.mark.parametrize("architecture", NAMES)

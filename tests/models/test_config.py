@@ -15,13 +15,14 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 from models import configs
+from models.covered import check_covered
 from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.models.decoder import SelfAttention, Trunk
-from ridgeline.models.model import Model
-from ridgeline.models.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
+from ridgeline.models.common.decoder import SelfAttention, Trunk
+from ridgeline.models.common.model import Model
+from ridgeline.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
 from ridgeline.ops.experts import Experts
@@ -71,8 +72,8 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
-    assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (135, 633)
+    check_covered(CONFIGS, FAMILIES, "CONFIGS in tests/models/configs.py")
+    check_covered((family for family, _ in LEFT_OUT), FAMILIES, "LEFT_OUT in tests/models/test_config.py")
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -452,6 +453,20 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, fiel
         assert block.ln_1.eps == theirs.layer_norm_epsilon
         assert block.mlp.fc.width == (theirs.n_inner or 4 * theirs.n_embd)
         assert block.mlp.fc.activation == theirs.activation_function
+
+
+@pytest.mark.parametrize(("family", "field"), LEFT_OUT)
+def test_a_field_of_no_type_is_refused_or_changes_nothing(family: str, field: str) -> None:
+    """A list of text is what no field wants: the refusal names the field, or the family does not read it."""
+    built = built_or_refusal(changed(family, **{field: ["absurd"]}))
+    if isinstance(built, str):
+        assert field in built
+        assert len(built.splitlines()) == 1
+        return
+    plain = built_or_refusal(changed(family))
+    assert isinstance(plain, Model)
+    assert [(path, op.signature()) for path, op in built.ops()] == [(path, op.signature()) for path, op in plain.ops()]
+    assert (built.context, built.ties, built.reaches) == (plain.context, plain.ties, plain.reaches)
 
 
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")

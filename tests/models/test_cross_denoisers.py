@@ -16,10 +16,10 @@ from models.denoiser_configs import CLIP_RELEASES, PIXART_ALPHA, RELEASES
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_denoiser
-from ridgeline.models.cross_denoiser import CrossDenoiser
-from ridgeline.models.denoiser import LATENTS, PICTURES, TEXT
-from ridgeline.models.families import denoiser_of
-from ridgeline.models.network import Told, listening
+from ridgeline.models.common.cross_denoiser import CrossDenoiser
+from ridgeline.models.common.denoiser import LATENTS, PICTURES, TEXT
+from ridgeline.models.common.priced_module import Told, listening
+from ridgeline.models.registry import denoiser_of
 from ridgeline.ops.attention import Attention
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price, traced_calls

@@ -15,7 +15,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import open_source
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.building import stored_dtype
-from ridgeline.models.kin import KIN
+from ridgeline.models.common.architecture_alias import KIN
 from support.checkpoints import parameters_of, random_tensors, write_folder
 
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

@@ -16,6 +16,7 @@ from models import comparing
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from models.configs import ENCODER_DECODERS
 from models.conftest import MadeOnce
+from models.covered import check_covered
 from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
@@ -24,11 +25,12 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models import Fields, ModelRefused, build, families, family_of
-from ridgeline.models.bill import bill, layers_of
+from ridgeline.models import Fields, ModelRefused, build, family_of
+from ridgeline.models import registry as families
 from ridgeline.models.building import stored_dtype
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill, layers_of
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from support.checkpoints import WEIGHT_STD, edit_config, random_ours
@@ -126,9 +128,10 @@ def uncached(model: Model, encoder: list[int], ids: list[int]) -> Tensor:
 
 def test_the_list_covers_every_family() -> None:
     """A family without a case would be a family without a proof."""
-    assert {case.model_type for case in CASES} == {family.model_type for family in families.ENCODER_DECODERS}
-    assert set(ENCODER_DECODERS) == {case.model_type for case in CASES}
-    assert len({case.id for case in CASES}) == len(CASES) == 23
+    cases = (case.model_type for case in CASES)
+    check_covered(cases, families.ENCODER_DECODERS, "CASES in tests/models/encoder_decoder_cases.py")
+    check_covered(ENCODER_DECODERS, families.ENCODER_DECODERS, "ENCODER_DECODERS in tests/models/configs.py")
+    assert len({case.id for case in CASES}) == len(CASES)
 
 
 def test_logits_without_a_cache(subject: Subject) -> None:

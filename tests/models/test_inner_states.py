@@ -16,7 +16,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import build_to_run
-from ridgeline.models.decoder import Decoder
+from ridgeline.models.common.decoder import Decoder
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Head
 from ridgeline.ops.padded import Padded, padded_work

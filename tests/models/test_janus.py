@@ -18,10 +18,10 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.building import build_to_run
-from ridgeline.models.families import drawer_of
-from ridgeline.models.janus import JanusDrawer, JanusReader
-from ridgeline.models.storage import Storage
-from ridgeline.models.vq_autoencoder import build as build_vq
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families.janus import JanusDrawer, JanusReader
+from ridgeline.models.families.vq_autoencoder import build as build_vq
+from ridgeline.models.registry import drawer_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
 from models.parity_cases import CASES
-from models.released import COMMON, INERT, half_as_released
+from models.released import half_as_released, inert_keys
 from ridgeline.backends.model_loader import load_model
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.kin import KIN
+from ridgeline.models.common.architecture_alias import KIN
 from ridgeline.ops.linear import Projections
 from ridgeline.ops.rotary import RotaryTable
 from support.checkpoints import fill_random, random_model
@@ -135,7 +135,7 @@ def saved(kind: str, folder: Path) -> PreTrainedModel:
     theirs.save_pretrained(folder)
     path = folder / "config.json"
     values = half_as_released(json.loads(path.read_text(encoding="utf-8")))
-    values["text_config"] |= COMMON | INERT[FAMILY_OF.get(values["model_type"], values["text_config"]["model_type"])]
+    values["text_config"] |= inert_keys(FAMILY_OF.get(values["model_type"], values["text_config"]["model_type"]))
     path.write_text(json.dumps(values), encoding="utf-8")
     if kind == "kimi_k25":  # transformers calls the text's layers blocks, as releases call the vision half's
         path, text = folder / "model.safetensors", "language_model.model."

@@ -19,10 +19,10 @@ from models.denoiser_configs import RELEASES, Config, Facts
 from ridgeline.backends.model_loader import load_denoiser, load_model
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build_denoiser
-from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT
-from ridgeline.models.families import denoiser_of
-from ridgeline.models.mmdit import MMDiT
-from ridgeline.models.network import Told, listening
+from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT
+from ridgeline.models.common.mmdit import MMDiT
+from ridgeline.models.common.priced_module import Told, listening
+from ridgeline.models.registry import denoiser_of
 from ridgeline.ops.attention import Attention
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price, traced_calls

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ridgeline.checkpoint.adapter import targets_of
 from ridgeline.checkpoint.fill import fill, quantises, weight_bytes
 from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.models.adapters import targets_of
-from ridgeline.models.bill import bill
-from ridgeline.models.family import Family
-from ridgeline.models.model import Model
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.common.storage import Storage
 from ridgeline.ops.attention import KVContext, Uncached
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.embedding import Embedding

@@ -15,9 +15,9 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import AUTOENCODER_FLUX_2
 from ridgeline.backends.model_loader import load_autoencoder
 from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.autoencoder_kl import PackedAutoencoderKL, build
-from ridgeline.models.storage import Storage
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import PackedAutoencoderKL, build
 from ridgeline.ops.grid import Grid
 from ridgeline.roofline.price import Price
 from support.autoencoders import check_memory, check_ops, config, their_packed_autoencoder

@@ -17,9 +17,9 @@ from models.configs import CONFIGS
 from ridgeline.checkpoint import read_config
 from ridgeline.cli.show import show
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import MXFP4, WeightFormat

@@ -8,7 +8,7 @@ import torch
 from ridgeline.backends.model_loader import load_model
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.roofline.price import Price
 from ridgeline.text import Tokenizer, load_tokenizer
 from support.engines import complete, token_engine, uncached_logits

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from models.rank import logits_of, run_rank
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.shard import WHOLE, Shard
 from support.checkpoints import random_model
 

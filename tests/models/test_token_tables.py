@@ -30,7 +30,7 @@ from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import FULL, Segment
 from support.checkpoints import random_model

@@ -14,8 +14,8 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.storage import Storage
-from ridgeline.models.vq_autoencoder import VQAutoencoder, build
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families.vq_autoencoder import VQAutoencoder, build
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.nearest import BLOCK, NearestCode
 from ridgeline.roofline.price import Price

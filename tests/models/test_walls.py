@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work

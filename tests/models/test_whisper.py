@@ -19,8 +19,8 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.work import Segment, Work

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from models.configs import CONFIGS
 from ridgeline.checkpoint import read_config
 from ridgeline.models import Fields, build
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import PLAIN
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.embedding import Embedding

@@ -12,8 +12,8 @@ from page.test_seed_numbers import table
 from ridgeline.checkpoint.source import open_source, read_config
 from ridgeline.document.numbers import say_gb, say_seconds, three
 from ridgeline.models import build
-from ridgeline.models.bill import Bill, bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import Bill, bill
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Segment, Work
 from ridgeline.page.cards import cards_table

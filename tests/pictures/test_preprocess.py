@@ -10,7 +10,7 @@ from PIL import Image
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import PlacedRows
+from ridgeline.models.common.model import PlacedRows
 from ridgeline.pictures.preprocess import Preprocessing, read_preprocessing
 from support.janus_folders import PREPROCESSING
 

@@ -24,7 +24,7 @@ from ridgeline.audio.recording import Recording, Samples
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.features import Features
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.models.whisper import FRAMES
+from ridgeline.models.families.whisper import FRAMES
 from ridgeline.server.admission import Queue
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings

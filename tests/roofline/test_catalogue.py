@@ -14,10 +14,10 @@ from ridgeline.checkpoint.source import open_source, read_config
 from ridgeline.diffusion.guidance import guidance_of
 from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.models import build, family_of
-from ridgeline.models.bill import bill
 from ridgeline.models.building import build_denoiser
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.unsupported import missing_for
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.registry import missing_for
 
 NAMES = model_names()
 

@@ -13,7 +13,7 @@ from ridgeline.backends.cpu.coverage import attends
 from ridgeline.backends.cpu.replay import records
 from ridgeline.checkpoint import read_config
 from ridgeline.models import build
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import REFERENCE
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost

@@ -6,7 +6,7 @@ import pytest
 
 from models.test_janus import PRO_1B
 from ridgeline.models import Fields, build
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.work import ENCODER, Segment, Work
 from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.cards import load_card

@@ -14,7 +14,7 @@ from ridgeline.checkpoint import read_config
 from ridgeline.document.numbers import gb, gib
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.ops.op import Op

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.checkpoint import read_config
 from ridgeline.document.numbers import three
 from ridgeline.document.terminal import plain
-from ridgeline.models.bill import layers_of
+from ridgeline.models.common.parameter_breakdown import layers_of
 from ridgeline.ops.work import ENCODER, TOKENS
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import make_plan

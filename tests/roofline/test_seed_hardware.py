@@ -11,8 +11,8 @@ import pytest
 
 from ridgeline.checkpoint.source import read_config
 from ridgeline.models import build
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.work import Segment, Work

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.linear import Projections
 from ridgeline.ops.matrix import AdapterRows, LowRank
 from ridgeline.ops.work import CAUSAL, Segment, Work, adapter_space

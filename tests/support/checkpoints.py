@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from ridgeline.models import Fields, build, family_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 
 logging.disable_progress_bar()
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models import blocks, gpt2
-from ridgeline.models.model import Model
+from ridgeline.models.common import blocks
+from ridgeline.models.common.model import Model
+from ridgeline.models.families import gpt2
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Head, Projections
@@ -86,7 +87,7 @@ def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
 
 def _stream(tensors: list[Tensor], module: nn.Module) -> list[Tensor]:
     """Ours pass the residual stream on as two summands, to the norm that adds them and from block to block."""
-    summands = isinstance(module, blocks.BLOCKS | gpt2.Block | AddNorm) and len(tensors) > 1
+    summands = isinstance(module, blocks.BLOCKS | gpt2.Gpt2Block | AddNorm) and len(tensors) > 1
     return [tensors[0] + tensors[1]] if summands and tensors[0].shape == tensors[1].shape else tensors
 
 

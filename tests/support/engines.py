@@ -21,7 +21,7 @@ from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 from support.audit import Run, audited, calls_of, routed
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.blocks import add_norm
-from ridgeline.models.model import Model
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.blocks import add_norm
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext, PositionBias
 from ridgeline.ops.embedding import Embedding

@@ -9,8 +9,8 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from ridgeline.backends.model_loader import load_model
 from ridgeline.engine.features import Features
-from ridgeline.models.model import Model
-from ridgeline.models.whisper import FRAMES
+from ridgeline.models.common.model import Model
+from ridgeline.models.families.whisper import FRAMES
 from support.checkpoints import WEIGHT_STD
 
 SIZES: dict[str, Any] = {

@@ -13,7 +13,7 @@ from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import build
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment, Space, Work
 from ridgeline.roofline import price as pricing

@@ -21,7 +21,7 @@ from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.document.numbers import percent, say_seconds
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
-from ridgeline.models.denoiser import TEXT
+from ridgeline.models.common.denoiser import TEXT
 from ridgeline.roofline.price import traced_calls
 from ridgeline.trace.moment import Moment, moment_of
 from ridgeline.trace.picture import PictureLedger, trace_picture

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from zoo.digits.classifier import classifier, read
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.measures import Bounds

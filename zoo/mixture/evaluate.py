@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from ridgeline.document.page import Document
 from ridgeline.document.terminal import plain
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.trace.expert_sources import ExpertSources, expert_sources
 from ridgeline.trace.views.sources import sources_view
 from zoo.mixture.text import Source, read_sources

@@ -8,7 +8,7 @@ import torch
 from ridgeline.backends.cpu.backend import CpuBackend
 from ridgeline.backends.cuda.backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.backend import REFERENCE, Backend
 
 BACKENDS: tuple[type[Backend], ...] = (CudaBackend, CpuBackend, ReferenceBackend)

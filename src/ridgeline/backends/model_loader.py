@@ -12,29 +12,20 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.settling import settle_from_source
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.host import check_threads, threads_for
-from ridgeline.models import autoencoder_kl, vq_autoencoder
-from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.building import build_denoiser, build_to_run
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.families import denoiser_of, drawer_of, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.image_autoencoder import ImageAutoencoder
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
-from ridgeline.models.storage import Storage
-from ridgeline.models.vq_autoencoder import VQAutoencoder
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.image_autoencoder import ImageAutoencoder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families import autoencoder_kl, vq_autoencoder
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.models.families.vq_autoencoder import VQAutoencoder
+from ridgeline.models.registry import denoiser_of, drawer_of, family_of
 from ridgeline.ops.matrix.operands import DTYPES
 from ridgeline.ops.shard import WHOLE, Shard
-
-_KL = Family(
-    autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(r"bn\.num_batches_tracked",),
-    old_names=autoencoder_kl.OLD_NAMES,
-)  # fmt: skip
-_VQ = Family(
-    vq_autoencoder.ARCHITECTURE, "", vq_autoencoder.build, "", vq_autoencoder.RENAMES,
-    ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",), prefixes=((vq_autoencoder.PREFIX, ""),),
-)  # fmt: skip
 
 
 def load_model(
@@ -105,13 +96,13 @@ def load_autoencoder(
     releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
     dtype.
     """
-    return _load(model, autoencoder_kl.build, _KL, dtype, progress)
+    return _load(model, autoencoder_kl.build, autoencoder_kl.FAMILY, dtype, progress)
 
 
 def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
     """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
     of one that holds it alone."""
-    return _load(model, vq_autoencoder.build, _VQ, dtype)
+    return _load(model, vq_autoencoder.build, vq_autoencoder.FAMILY, dtype)
 
 
 _Built = TypeVar("_Built", bound=ImageAutoencoder)

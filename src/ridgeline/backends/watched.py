@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ridgeline.backends import prepared
 from ridgeline.backends.cpu.recording import Recording
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.backend import Backend, ReplayedSteps, SamplingKernel
 from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.layer_pages import LayerPages

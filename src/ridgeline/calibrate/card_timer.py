@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from ridgeline.calibrate.steps import SHORTEST, TimedOp
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Space
 

@@ -16,7 +16,7 @@ from ridgeline.calibrate.steps import Stopwatch
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.engine.bare import drive
 from ridgeline.engine.runner import Runner
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device, Host
 from ridgeline.roofline.pace import Pace

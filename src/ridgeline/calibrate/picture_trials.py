@@ -15,12 +15,13 @@ import torch
 from ridgeline.backends import backend_of
 from ridgeline.calibrate.steps import Stopwatch, TrialStep
 from ridgeline.checkpoint.fill import fill_dummy
-from ridgeline.models import Fields, autoencoder_kl
-from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models import Fields
 from ridgeline.models.building import build_denoiser
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.network import Network
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families import autoencoder_kl
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 
 Pass = tuple[tuple[int, int], tuple[int, ...]]

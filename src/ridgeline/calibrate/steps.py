@@ -16,8 +16,8 @@ from ridgeline.backends.watched import Part, Watch, Watched
 from ridgeline.calibrate.timer import Timer, undisturbed
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.op import Op

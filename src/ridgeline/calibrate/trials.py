@@ -15,8 +15,8 @@ from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
 from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
-from ridgeline.models.model import Model
-from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.ops.formats import INT8, WeightFormat, kv_format_named, weight_format_named
 
 

@@ -17,10 +17,10 @@ from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.document.numbers import three
 from ridgeline.models import build_to_run, family_of
-from ridgeline.models.bill import layers_of
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import read_recipe
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import layers_of
+from ridgeline.models.common.recipes import read_recipe
 
 Progress = Callable[[int, int], None]
 

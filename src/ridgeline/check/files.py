@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.check.report import few
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.header import read_header
-from ridgeline.models.fields import ModelRefused, read_object
+from ridgeline.models.common.fields import ModelRefused, read_object
 
 _INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
 _NAMES_SHOWN = 3

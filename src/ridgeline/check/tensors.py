@@ -10,9 +10,9 @@ from ridgeline.checkpoint.fill import check_fits
 from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.checkpoint.header import TensorEntry
 from ridgeline.checkpoint.places import Naming
-from ridgeline.models.family import Family
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
 from ridgeline.ops.matrix.gguf import BLOCKS
 
 Progress = Callable[[int, int], None]

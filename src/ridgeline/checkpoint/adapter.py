@@ -21,12 +21,41 @@ from ridgeline.checkpoint.header import TensorEntry, read_header
 from ridgeline.checkpoint.hub_cache import cached_folder, hub_cache
 from ridgeline.checkpoint.source import ADAPTER, open_source
 from ridgeline.document.numbers import three
-from ridgeline.models.adapters import Target, targets_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.model import Model
-from ridgeline.ops.matrix import AdapterRows, LowRank
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.ops.matrix import AdapterRows, LowRank, Matrix
+from ridgeline.ops.op import Op
 from ridgeline.untrusted import refuse_pointer
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTarget:
+    """A matrix of a model: the op that multiplies with it, and its name there."""
+
+    op: Op
+    name: str
+    matrix: Matrix
+
+    def put(self, number: int, added: LowRank, rows: AdapterRows) -> None:
+        """Put the addition of an adapter of this number beside it."""
+        self.op.adapt(number, self.name, added, rows)
+
+    def added(self, number: int) -> LowRank:
+        """What was put there."""
+        found = self.matrix.low_rank(number)
+        assert found is not None
+        return found
+
+
+def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
+    """Every matrix that an adapter may add to: all but the head's and the experts'."""
+    found: dict[str, AdapterTarget] = {}
+    for path, op in model.ops():
+        for name, matrix in op.adaptable().items():
+            found[family.checkpoint_name(model.module_name(f"{path}.{name}"))] = AdapterTarget(op, name, matrix)
+    return found
+
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
@@ -241,7 +270,7 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
         raise ModelRefused(f"adapters of models {what} are not supported; merge the adapter into the model")
     model.adapters = AdapterRows()
     for number, adapter in enumerate(adapters, 1):
-        targets, taken = targets_of(model, family), list[Target]()
+        targets, taken = targets_of(model, family), list[AdapterTarget]()
         _refuse_missing(adapter, targets)
         for module, half in adapter.halves.items():
             target = _target(adapter, targets, family, module)
@@ -263,7 +292,7 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
     return len(adapters)
 
 
-def _target(adapter: Adapter, targets: Mapping[str, Target], family: Family, module: str) -> Target:
+def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Family, module: str) -> AdapterTarget:
     """The matrix that a module of an adapter is. Raises ModelRefused where there is none."""
     if ".experts." in module:
         raise ModelRefused(f"{adapter.folder}: LoRA on experts ({module}) is not supported; merge it into the model")
@@ -277,7 +306,7 @@ def _target(adapter: Adapter, targets: Mapping[str, Target], family: Family, mod
     return target
 
 
-def _refuse_missing(adapter: Adapter, targets: Mapping[str, Target]) -> None:
+def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
     """Raises ModelRefused for a name in target_modules that no matrix of the model has."""
     for wanted in adapter.targets:
         if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PIECE = 1 << 20  # numbers that are compared at a time

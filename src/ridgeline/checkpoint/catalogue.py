@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ridgeline.models.fields import Fields, read_object
+from ridgeline.models.common.fields import Fields, read_object
 
 CATALOGUE = Path(__file__).resolve().parent.parent / "catalogue"
 _PIPELINES, _PARAMETERS = CATALOGUE / "pipelines", CATALOGUE / "parameters.toml"

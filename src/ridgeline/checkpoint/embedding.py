@@ -17,11 +17,11 @@ from ridgeline import untrusted
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.checkpoint.source import Source
 from ridgeline.models.building import build_to_run
-from ridgeline.models.embedder import Dense, Embedder
-from ridgeline.models.encoder import Encoder
-from ridgeline.models.fields import Fields, ModelRefused
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.embedder import Dense, Embedder
+from ridgeline.models.common.encoder import Encoder
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.pooling import Normalise, PoolingMode
 from ridgeline.ops.shard import WHOLE, Shard
 

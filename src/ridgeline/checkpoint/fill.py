@@ -20,13 +20,13 @@ from ridgeline.host import (
     out_of_memory,
     total_memory,
 )
-from ridgeline.models.bill import bill
-from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.embedder import Embedder
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.registry import family_of
 from ridgeline.ops.stored import Stored, dtype_mismatch
 
 Progress = Callable[[int, int], None]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint.header import TensorEntry, data_offset, entry_width, read_header
 from ridgeline.host import out_of_memory, read_in_huge_pages
-from ridgeline.models.fields import ModelRefused, read_object
+from ridgeline.models.common.fields import ModelRefused, read_object
 from ridgeline.untrusted import PointerFile, refuse_pointer
 
 _WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # of transformers, of diffusers

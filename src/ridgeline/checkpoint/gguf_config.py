@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.checkpoint.gguf_header import GGUFHeader, package
-from ridgeline.models.fields import MAX_LAYERS, Fields, ModelRefused
+from ridgeline.models.common.fields import MAX_LAYERS, Fields, ModelRefused
 from ridgeline.ops.matrix.gguf import BLOCKS
 
 ROPE_FACTORS = "rope_freqs.weight"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.checkpoint.header import TensorEntry
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.untrusted import refuse_pointer
 
 SUFFIX = ".gguf"

@@ -15,7 +15,7 @@ from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.checkpoint.gguf_config import read_gguf_config, tensor_names
 from ridgeline.checkpoint.gguf_header import GGUFHeader
 from ridgeline.checkpoint.header import TensorEntry
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.ops.matrix.gguf import BLOCKS
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.untrusted import refuse_pointer, unique_names
 
 _LENGTH_BYTES = 8

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _PREFIX, _BETWEEN = "models--", "--"

@@ -6,8 +6,8 @@ import torch
 
 from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.checkpoint.settling import KV_SCALE, own_name, settle
-from ridgeline.models.family import Family
-from ridgeline.models.network import Network
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.stored import Stored
 
 

@@ -18,11 +18,11 @@ from ridgeline.checkpoint.places import Naming
 from ridgeline.checkpoint.source import Source
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models.building import build
-from ridgeline.models.families import family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import ModelRefused, read_object
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import WITH_HEAD, quantised_recipe
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import ModelRefused, read_object
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import WITH_HEAD, quantised_recipe
+from ridgeline.models.registry import family_of
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.matrix import QuantisedMatrix
 from ridgeline.version import __version__

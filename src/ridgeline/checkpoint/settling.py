@@ -6,8 +6,8 @@ from functools import partial
 
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.source import Source
-from ridgeline.models.family import Family
-from ridgeline.models.network import Network
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.priced_module import Network
 
 # The scales of a layer's keys and values: k_scale and v_scale in compressed-tensors, with the name of a projection in
 # ModelOpt, and kv_scale or the output scales of the projections in AutoFP8.

@@ -20,9 +20,9 @@ from ridgeline.checkpoint.folder import leading_dtype
 from ridgeline.checkpoint.gguf_config import read_gguf_config
 from ridgeline.checkpoint.gguf_header import GGUFHeader, is_gguf, read_gguf_header
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
-from ridgeline.models.families import not_built
-from ridgeline.models.fields import Fields, ModelRefused, read_object
-from ridgeline.models.recipes import SECTIONS, method_of
+from ridgeline.models.common.fields import Fields, ModelRefused, read_object
+from ridgeline.models.common.recipes import SECTIONS, method_of
+from ridgeline.models.registry import not_built
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 BUILTIN = _PACKAGE / "builtin"

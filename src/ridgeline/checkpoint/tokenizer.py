@@ -3,7 +3,7 @@ text."""
 
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.checkpoint.source import MODEL, Source, as_source
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.text import ChatTemplates, Tokenizer, load_templates, load_tokenizer
 from ridgeline.text.bytes import BYTE_SYMBOLS
 from ridgeline.text.gguf import read_gguf_templates, read_gguf_tokenizer

@@ -11,8 +11,8 @@ from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.decoding import choose_tiling, tiles_of
 from ridgeline.engine.placement import device_named
 from ridgeline.host import available_memory, total_memory
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.formats import BF16, FP32
 from ridgeline.ops.grid import Grid
 

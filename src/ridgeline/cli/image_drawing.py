@@ -31,8 +31,8 @@ from ridgeline.diffusion.pipeline import Pipeline, Step, compile_blocks
 from ridgeline.diffusion.request import DiffusionRequest, Plan
 from ridgeline.document.numbers import say_seconds
 from ridgeline.engine.placement import await_card
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.trace.doubt import Meanwhile
 
 

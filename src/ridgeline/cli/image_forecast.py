@@ -8,7 +8,7 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Memory
 from ridgeline.diffusion.request import Plan
 from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from ridgeline.roofline.device import Device
 from ridgeline.trace.doubt import Meanwhile, calibration, reasons
 

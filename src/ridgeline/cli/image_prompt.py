@@ -10,8 +10,8 @@ from ridgeline.checkpoint import Source
 from ridgeline.engine import LLM
 from ridgeline.engine.features import Features
 from ridgeline.models import family_of
-from ridgeline.models.families import VISION
-from ridgeline.models.model import PlacedRows
+from ridgeline.models.common.model import PlacedRows
+from ridgeline.models.registry import VISION
 from ridgeline.pictures.preprocess import Preprocessing, read_picture, read_preprocessing
 from ridgeline.pictures.prompt import ImageTokens, before, with_images
 

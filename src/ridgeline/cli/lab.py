@@ -38,8 +38,8 @@ from ridgeline.lab.experiments import EXPERIMENTS
 from ridgeline.lab.inside import STORY, in_fp32
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models import build, family_of
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import read_recipe, recipe_named
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import read_recipe, recipe_named
 from ridgeline.ops.formats import kv_format_named
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Setup, Workload

@@ -163,7 +163,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _known(error: BaseException) -> tuple[str, int]:
     """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
     from ridgeline.host import out_of_memory
-    from ridgeline.models.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
+    from ridgeline.models.common.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
 
     if isinstance(error, _UsageError):
         command = error.ctx.command_path if error.ctx is not None else "ridgeline"

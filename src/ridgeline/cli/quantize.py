@@ -10,7 +10,7 @@ from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.cli import options
 from ridgeline.cli.terminal import loading_bar, one_line, say, say_warnings
 from ridgeline.document.numbers import gb, say_gb
-from ridgeline.models.recipes import costly_format
+from ridgeline.models.common.recipes import costly_format
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
 _OUT = "The folder to write, which is not there yet."

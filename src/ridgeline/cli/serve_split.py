@@ -16,7 +16,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.identity import check_transfer
 from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.worker.place import ChildProcess, Place
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.server.serve import Servable, Served
 from ridgeline.server.settings import is_loopback
 from ridgeline.traffic.routers import router_named

@@ -14,12 +14,12 @@ from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.bill import Bill, bill, layers_of
-from ridgeline.models.embedder import Embedder
-from ridgeline.models.model import Model
-from ridgeline.models.naming import ArchitectureName, parse
-from ridgeline.models.recipes import Recipe, read_recipe
-from ridgeline.models.sizes import Sizes, sizes_of
+from ridgeline.models.common.architecture_name import ArchitectureName, parse
+from ridgeline.models.common.embedder import Embedder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import Bill, bill, layers_of
+from ridgeline.models.common.recipes import Recipe, read_recipe
+from ridgeline.models.common.sizes import ModelSizes, sizes_of
 from ridgeline.ops.formats import format_of
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
@@ -115,13 +115,13 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
 
 
-def _name(fields: Fields, sizes: Sizes) -> ArchitectureName:
+def _name(fields: Fields, sizes: ModelSizes) -> ArchitectureName:
     """What the architecture's name says, and that it is a mixture where only the config says that (Nemotron 3)."""
     name = parse(family_of(fields).architecture)
     return name if sizes.mixture is None else dataclasses.replace(name, kind="MoE")
 
 
-def _kept(model: Model, sizes: Sizes) -> str:
+def _kept(model: Model, sizes: ModelSizes) -> str:
     shared = {
         "MHA": f" as MHA: each of {sizes.heads} heads has its own",
         "GQA": f" as GQA: {sizes.heads} query heads share {sizes.kv_heads} KV heads",
@@ -172,7 +172,7 @@ def _stored(model: Model, recipe: Recipe) -> str:
     return f"{recipe.name} and {dtype}" if recipe.name else dtype
 
 
-def _layer(sizes: Sizes) -> str:
+def _layer(sizes: ModelSizes) -> str:
     """`hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128`."""
     parts = [f"hidden size {sizes.hidden:,}"]
     if sizes.widths:
@@ -185,7 +185,7 @@ def _layer(sizes: Sizes) -> str:
     return ", ".join(parts)
 
 
-def _sharing(sizes: Sizes) -> Table:
+def _sharing(sizes: ModelSizes) -> Table:
     """What a token's keys and values take in the model's form of attention, beside those with most and fewest heads."""
     rows = tuple(
         Row(

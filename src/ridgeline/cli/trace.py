@@ -30,7 +30,7 @@ from ridgeline.cli.trace_options import (
 from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models.bill import layers_of
+from ridgeline.models.common.parameter_breakdown import layers_of
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.roofline.plan.plan import check_devices

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from ridgeline.untrusted import refuse_pointer
 
 ARCHITECTURE = "AutoencoderKLWan"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ridgeline.diffusion.geometry import Geometry
-from ridgeline.models.fields import Fields
+from ridgeline.models.common.fields import Fields
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Launch

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.document.numbers import gib, say_gib
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 
 TILES = (64, 32, 16)

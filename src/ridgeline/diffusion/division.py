@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ridgeline.models.denoiser import PICTURES, TEXT
+from ridgeline.models.common.denoiser import PICTURES, TEXT
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work

@@ -10,9 +10,9 @@ from ridgeline.checkpoint.source import Component, Source
 from ridgeline.diffusion.t5_encoder import T5TextEncoder
 from ridgeline.diffusion.text_encoder import padding_of
 from ridgeline.models import Fields, ModelRefused, build_to_run, family_of
-from ridgeline.models.encoder import Encoder
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.encoder import Encoder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.text import Tokenizer, load_tokenizer

@@ -11,7 +11,7 @@ from ridgeline.diffusion.geometry import Geometry
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Memory, Parts, PipelinePrice
 from ridgeline.diffusion.request import Plan
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from ridgeline.roofline.device import Device
 
 STAGES = ("encode", "denoise", "decode")

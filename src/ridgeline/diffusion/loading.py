@@ -21,11 +21,11 @@ from ridgeline.diffusion.scheduler_config import Scheduler, read_scheduler
 from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import ModelRefused
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.cross_denoiser import CrossDenoiser
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.fields import Fields
-from ridgeline.models.network import Network
+from ridgeline.models.common.cross_denoiser import CrossDenoiser
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.fields import Fields
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 
 _WEIGHTED, _SECOND = ("text_encoder", "text_encoder_2", "transformer", "vae"), "transformer_2"
 _DEFAULTS, _SCHEDULER = "generation_config.json", "scheduler_config.json"

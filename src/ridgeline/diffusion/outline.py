@@ -12,13 +12,14 @@ from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.loading import requests_of, scheduler_refusal
 from ridgeline.diffusion.pipeline_class import check_configs, pipeline_class_of
 from ridgeline.diffusion.price import Parts
-from ridgeline.models import Fields, ModelRefused, autoencoder_kl
-from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.building import build, build_denoiser
-from ridgeline.models.decoder import Decoder
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.model import Model
-from ridgeline.models.storage import Storage
+from ridgeline.models.common.decoder import Decoder
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.families import autoencoder_kl
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 
 PROMPT, NEGATIVE = 96, 32
 """Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""

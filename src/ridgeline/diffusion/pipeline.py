@@ -27,10 +27,10 @@ from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import Schedule
 from ridgeline.diffusion.step_cache import StepCache, check_threshold
 from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser, Prepared
-from ridgeline.models.tiling import Tiling
-from ridgeline.models.walk import Walk, every_block
+from ridgeline.models.common.block_runner import Walk, every_block
+from ridgeline.models.common.denoiser import JOINT, LATENTS, Denoiser, Prepared
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.backend import REFERENCE
 
 CallSeconds = Callable[[Geometry, Sequence[int]], float]

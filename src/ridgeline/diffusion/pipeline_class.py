@@ -14,8 +14,8 @@ from ridgeline.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
 from ridgeline.diffusion.timestep_call import TimestepCall, flux2_mu, flux_sigmas, token_mu, z_image_sigmas
 from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.cross_denoiser import CrossDenoiser
-from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.common.cross_denoiser import CrossDenoiser
+from ridgeline.models.common.denoiser import Denoiser
 
 _WAN_14B = 5120  # numbers of a token's state in its large models
 

@@ -13,12 +13,12 @@ from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.division import WHOLE, DividedPass, Division, divisions, exchange, heads_of, message_bytes
 from ridgeline.diffusion.eager import Unfused, unfused_phase
 from ridgeline.diffusion.geometry import Geometry
-from ridgeline.models.alive import Alive
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.activation_peak import Alive
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.padded import padded_work
 from ridgeline.ops.work import Work

@@ -24,7 +24,7 @@ from ridgeline.diffusion.schedules import (
     unipc_flow,
 )
 from ridgeline.diffusion.timestep_call import TimestepCall
-from ridgeline.models.fields import Fields
+from ridgeline.models.common.fields import Fields
 
 MAX_TRAIN_STEPS = 100_000
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.diffusion.pair import Pair
-from ridgeline.models.modulated import Stream
-from ridgeline.models.walk import Blocks, Walk
+from ridgeline.models.common.block_runner import Blocks, Walk
+from ridgeline.models.common.modulated import ResidualStream
 
 
 def check_threshold(threshold: float) -> None:
@@ -60,7 +60,7 @@ class _CachedWalk:
         self._first: Tensor | None = None
         self._rest: Tensor | None = None
 
-    def __call__(self, entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
+    def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
         """As Walk.
 
         Each picture is judged alone, so that it is the same whatever is drawn beside it. Where one of a call is to be
@@ -79,12 +79,12 @@ class _CachedWalk:
         rest_PND = self._sum(last) - after_PND
         if not all(fresh):
             old = self._again(after_PND, last)
-            last = Stream(*(self._chosen(fresh, *both) for both in zip(last, old, strict=True)))
+            last = ResidualStream(*(self._chosen(fresh, *both) for both in zip(last, old, strict=True)))
         self._first = self._chosen(fresh, change_PND.to(last.x_ND.dtype), self._first)
         self._rest = self._chosen(fresh, rest_PND.to(last.x_ND.dtype), self._rest)
         return last
 
-    def _sum(self, stream: Stream, own: Tensor | None = None) -> Tensor:
+    def _sum(self, stream: ResidualStream, own: Tensor | None = None) -> Tensor:
         """The rows of latents as they stand, fp32 [P, N, D]: apart from the stream's, which blocks write over."""
 
         def each(x_ND: Tensor) -> Tensor:
@@ -106,11 +106,11 @@ class _CachedWalk:
         fresh: list[bool] = (~(changes_P < self._cache.threshold)).tolist()
         return fresh
 
-    def _again(self, after_PND: Tensor, like: Stream) -> Stream:
+    def _again(self, after_PND: Tensor, like: ResidualStream) -> ResidualStream:
         """What the last norm is given where only the first block was run: its rows, and what the others had added."""
         assert self._rest is not None
         gate_PD = None if like.gate_RD is None else torch.ones_like(like.gate_RD)
-        return Stream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)
+        return ResidualStream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)
 
     def _chosen(self, fresh: Sequence[bool], new: Tensor | None, old: Tensor | None) -> Any:
         """Of each picture the new rows where it is fresh, else the old ones; whole where there is nothing to choose."""

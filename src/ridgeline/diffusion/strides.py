@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import Plan
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 
 StageName = Literal["encode", "denoise", "decode"]
 

@@ -12,9 +12,9 @@ from ridgeline.checkpoint.fill import Progress, load_weights
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.models import ModelRefused, build_to_run
-from ridgeline.models.encoder import Encoder
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.encoder import Encoder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.text import Tokenizer, load_tokenizer

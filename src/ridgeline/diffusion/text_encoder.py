@@ -16,9 +16,9 @@ from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.checkpoint.fill import Progress, load_weights
 from ridgeline.checkpoint.source import Source, open_source
 from ridgeline.models import ModelRefused, build_to_run
-from ridgeline.models.decoder import Decoder
-from ridgeline.models.model import Model
-from ridgeline.models.sizes import sizes_of
+from ridgeline.models.common.decoder import Decoder
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.sizes import sizes_of
 from ridgeline.ops.padded import Padded, padded_work
 from ridgeline.ops.work import Work
 from ridgeline.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer

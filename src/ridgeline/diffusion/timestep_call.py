@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ridgeline.diffusion.schedules import Floats
-from ridgeline.models.fields import Fields
+from ridgeline.models.common.fields import Fields
 
 Mu = Callable[[int, int], float]
 """The mu of dynamic shifting, for a latent of so many tokens in so many steps."""

@@ -12,7 +12,7 @@ from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does without
-    from ridgeline.models.model import PlacedRows
+    from ridgeline.models.common.model import PlacedRows
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from ridgeline.ops.work import TOKENS, Reach
 if TYPE_CHECKING:
     from ridgeline.engine.guidance import Guide, Guides
     from ridgeline.engine.speculation.speculator import Speculator
-    from ridgeline.models.model import PlacedRows
+    from ridgeline.models.common.model import PlacedRows
 
 Observer = Callable[[StepRecord], None]
 WALL_CLOCK: Callable[[], int] = time.perf_counter_ns

@@ -16,7 +16,7 @@ from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.placement import card_memory, memory_backend
 from ridgeline.engine.speculation.setup import Draft
 from ridgeline.host import GIB, MIB
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.activations import activation_peak, replayed_bytes
 from ridgeline.roofline.price import Price

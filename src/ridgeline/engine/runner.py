@@ -27,7 +27,7 @@ from ridgeline.engine.sampling import (
     sampler_of,
 )
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.backend import REFERENCE, Backend
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVLayout

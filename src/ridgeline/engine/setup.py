@@ -32,11 +32,11 @@ from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import family_of
 from ridgeline.models.building import build_to_run
-from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import drawer_of
-from ridgeline.models.fields import DivisionRefused
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import costly_format
+from ridgeline.models.common.embedder import Embedder
+from ridgeline.models.common.fields import DivisionRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import costly_format
+from ridgeline.models.registry import drawer_of
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.shard import Shard
 from ridgeline.roofline.device import Device

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.kv import Kept, KVSpec

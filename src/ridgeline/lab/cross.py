@@ -10,7 +10,7 @@ from ridgeline.engine import LLM, SamplingParams
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.inside import Inside
 from ridgeline.lab.ledger import Ledger
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.trace.cross import CrossAttention, cross_attention

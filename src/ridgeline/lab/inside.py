@@ -18,8 +18,8 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import build
-from ridgeline.models.model import Model
-from ridgeline.models.network import Told, listening
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached

@@ -16,7 +16,7 @@ import torch
 from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.lab.cache import KVCache
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price

@@ -13,8 +13,8 @@ from ridgeline.diffusion.price import PipelinePrice
 from ridgeline.lab.memory import Users, users_on
 from ridgeline.lab.served import USUAL, Replica, Requests, Served
 from ridgeline.models import build
-from ridgeline.models.bill import Bill, bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import Bill, bill
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card

@@ -14,7 +14,7 @@ from ridgeline.document.charts import Stack, Stacks
 from ridgeline.document.numbers import gib, say, say_gib
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models import Fields, build
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.kv import KVSpec
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.engine_profile import load_engine

@@ -5,7 +5,7 @@ from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.page import Row, Table, columns
 from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.ledger import Ledger
-from ridgeline.models.bill import PARTS
+from ridgeline.models.common.parameter_breakdown import PARTS
 
 MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 

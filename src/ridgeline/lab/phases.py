@@ -15,8 +15,8 @@ from ridgeline.document.roofline import Point, Roofline
 from ridgeline.engine.bare import drive
 from ridgeline.lab.memory import on_the_box
 from ridgeline.lab.texts_step import Texts, round_figure
-from ridgeline.models.bill import bill
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
 from ridgeline.roofline.device import Device

@@ -24,7 +24,7 @@ from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.models import Fields, build
-from ridgeline.models.bill import bill
+from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost

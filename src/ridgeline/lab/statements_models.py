@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ridgeline.document.numbers import gb, percent, say_gb
 from ridgeline.lab.ledger import Ledger
 from ridgeline.lab.statement import Statement
-from ridgeline.models.naming import parse
+from ridgeline.models.common.architecture_name import parse
 from ridgeline.ops.work import Work
 
 _SMALL, _LARGE, _HUGE, _MIXTURE = "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen3-235b-a22b"

@@ -1,14 +1,14 @@
 """Model families: a config.json becomes a module wired from ops.
 
-`fields.py` reads config.json strictly, `decoder.py` is the transformer that most families are, and each family's file
-says only what is its own. `family.py` is what is said of a family, `families.py` lists all of them; `bill.py` counts
-their parameters, `recipes/` says in what formats they are stored. Models that draw have contracts of their own:
-`denoiser.py` and `image_autoencoder.py`.
+families/ has a file for each family, common/ what they share: `fields.py` reads config.json strictly, `decoder.py` is
+the transformer that most families are, `family.py` says how a family is written, `parameter_breakdown.py` counts
+parameters, `recipes/` says in what formats they are stored. `denoiser.py` and `image_autoencoder.py` are contracts of
+models that draw. `registry.py` lists the families and finds that of a config, `building.py` builds its model.
 """
 
 from ridgeline.models.building import build, build_to_run
-from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.models.registry import ENCODERS, FAMILIES, SPEECH, family_of
 
 __all__ = ["ENCODERS", "FAMILIES", "SPEECH", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]

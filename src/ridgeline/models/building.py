@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import torch
 
-from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.families import denoiser_of, family_of
-from ridgeline.models.family import Family
-from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
-from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
-from ridgeline.models.recipes.module_names import beginnings
-from ridgeline.models.storage import Storage
-from ridgeline.ops.formats import WeightFormat
+from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.models.common.family import Family
+from ridgeline.models.common.fields import DivisionRefused, Fields, ModelRefused
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
+from ridgeline.models.common.recipes.module_names import beginnings
+from ridgeline.models.common.storage import Storage
+from ridgeline.models.registry import denoiser_of, family_of
+from ridgeline.ops.formats import KV_FORMATS, KVFormat, WeightFormat, format_of, kv_format_named
 from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
@@ -152,3 +151,34 @@ def _of_all_experts(name: str) -> tuple[str, ...]:
     if not matrix:
         return ()
     return (f"{mixture}.experts.{'gate_up_proj' if matrix in ('gate_proj', 'up_proj') else matrix}",)
+
+
+def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
+    """The format `kv` that is asked for, by default the one that the config states; None for the model's own, `dtype`.
+    Raises ModelRefused where the config states one that is priced only, ValueError where such a one is asked for."""
+    running = [known.name for known in KV_FORMATS if known.code]
+    if kv is None:
+        if stated is not None and not stated.code:
+            raise fields.refuse(
+                f"keys and values stored in {stated.name} with the checkpoint's scales are priced (ridgeline plan, "
+                f"show, trace --priced) and do not run yet; give --kv {' or '.join(running)}"
+            )
+        return stated
+    own, priced_too = format_of(dtype), [known.name for known in KV_FORMATS]
+    if own.is_called(kv):
+        return None
+    if kv not in running:
+        priced = ", which is priced (ridgeline plan --kv) and does not run" if kv in priced_too else ""
+        names = ", ".join((own.name, *running))
+        raise ValueError(f"--kv is {kv!r}{priced}; keys and values of {fields.title} may be in {names}")
+    return kv_format_named(kv)
+
+
+def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
+    """Raises ValueError where a format is asked for and the model keeps nothing, ModelRefused for a checkpoint's scales
+    that nothing reads."""
+    kept = [spec for spec in model.kv_specs if not spec.is_state]
+    if kv is not None and not kept:
+        raise ValueError(f"{fields.source} keeps no keys and values; leave --kv {kv} out")
+    if model.storage.kv is not None and model.storage.kv.stated and any(spec.is_latent for spec in kept):
+        raise fields.refuse("scales of latents in fp8 are not read; give --kv fp8, which does without")

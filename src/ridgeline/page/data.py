@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from ridgeline.checkpoint.catalogue import CATALOGUE, config_of, model_names
 from ridgeline.checkpoint.source import MODEL, Component, Source, open_source
 from ridgeline.models import family_of
-from ridgeline.models.fields import Fields
+from ridgeline.models.common.fields import Fields
 from ridgeline.page.cards import cards_table
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.cards import cards

@@ -12,8 +12,8 @@ from typing import Any
 from ridgeline.backends import priced_backend
 from ridgeline.checkpoint.source import Source
 from ridgeline.models import family_of
-from ridgeline.models.bill import bill, layers_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import bill, layers_of
 from ridgeline.ops.backend import ReplayedSteps
 from ridgeline.ops.features import Gathered
 from ridgeline.ops.formats import format_of

@@ -19,9 +19,9 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import ModelRefused
-from ridgeline.models.families import DRAWERS
-from ridgeline.models.janus import JanusDrawer
-from ridgeline.models.vq_autoencoder import VQAutoencoder
+from ridgeline.models.families.janus import JanusDrawer
+from ridgeline.models.families.vq_autoencoder import VQAutoencoder
+from ridgeline.models.registry import DRAWERS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Segment, Work

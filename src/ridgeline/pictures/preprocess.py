@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ridgeline import untrusted
 from ridgeline.engine.features import Features
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import PlacedRows
+from ridgeline.models.common.model import PlacedRows
 
 _FILES = ("preprocessor_config.json", "processor_config.json")  # the second has it in a section
 _SECTION = "image_processor"

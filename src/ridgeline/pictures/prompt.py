@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline import untrusted
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import PlacedRows
+from ridgeline.models.common.model import PlacedRows
 from ridgeline.text import Tokenizer
 
 _BEGIN, _END = ("boi_token", "<begin_of_image>"), ("eoi_token", "<end_of_image>")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ridgeline.backends import priced_backend, priced_backends
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.backend import Backend, ReplayShape
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.matrix.operands import DTYPES

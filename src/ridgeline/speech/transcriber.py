@@ -19,7 +19,7 @@ from ridgeline.audio.mel import HOP, RATE, LogMel
 from ridgeline.audio.recording import Recording, Samples
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.features import Features
-from ridgeline.models.whisper import FRAMES, MOMENT
+from ridgeline.models.families.whisper import FRAMES, MOMENT
 from ridgeline.speech.vocabulary import SpeechVocabulary, Task
 from ridgeline.text import Tokenizer
 

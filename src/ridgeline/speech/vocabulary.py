@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.engine.token_rules import Timestamps, TokenRules
 from ridgeline.models import SPEECH, ModelRefused, family_of
-from ridgeline.models.whisper import FRAMES
+from ridgeline.models.families.whisper import FRAMES
 from ridgeline.text import Tokenizer
 from ridgeline.text.bytes import ByteTokenizer
 

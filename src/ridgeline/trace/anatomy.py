@@ -2,9 +2,9 @@
 
 from torch import nn
 
-from ridgeline.models.bill import layers_of
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import layers_of
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 

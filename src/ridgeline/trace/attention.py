@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.models.bill import layer_of
+from ridgeline.models.common.parameter_breakdown import layer_of
 from ridgeline.ops.attend import attention_weights, visible
 from ridgeline.ops.attention import Attention
 from ridgeline.trace.capture import CapturedCall

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.model import Model
-from ridgeline.models.network import listening
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts

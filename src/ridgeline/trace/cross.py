@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.models.model import Model
-from ridgeline.models.network import listening
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.attend import attention_weights
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.work import Segment

@@ -13,9 +13,9 @@ from statistics import mean, stdev
 import torch
 from torch import Tensor
 
-from ridgeline.models.bill import layer_of
-from ridgeline.models.model import Model
-from ridgeline.models.network import listening
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import layer_of
+from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.op import Op

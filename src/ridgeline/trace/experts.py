@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.models.bill import layer_of
+from ridgeline.models.common.parameter_breakdown import layer_of
 from ridgeline.ops.experts import Experts
 from ridgeline.trace.capture import CapturedCall
 

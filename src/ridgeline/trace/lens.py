@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.text import Tokenizer
 from ridgeline.trace.anatomy import final_norm
 from ridgeline.trace.capture import Capture

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.models.bill import layer_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import layer_of
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.matrix import Matrix

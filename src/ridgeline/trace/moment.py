@@ -11,7 +11,7 @@ from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.samplers import State
-from ridgeline.models.denoiser import Denoiser, Prepared
+from ridgeline.models.common.denoiser import Denoiser, Prepared
 
 
 @dataclass(frozen=True, slots=True)

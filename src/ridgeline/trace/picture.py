@@ -17,9 +17,9 @@ from torch import Tensor
 from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.request import Plan
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.denoiser import Prepared
-from ridgeline.models.network import Network
+from ridgeline.models.common.denoiser import Prepared
+from ridgeline.models.common.priced_module import Network
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device

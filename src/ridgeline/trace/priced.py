@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.models.bill import layer_of, layers_of
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.parameter_breakdown import layer_of, layers_of
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space, Work

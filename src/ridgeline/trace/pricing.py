@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.models.bill import layer_of
+from ridgeline.models.common.parameter_breakdown import layer_of
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ridgeline.backends.watched import look_seconds
 from ridgeline.calibrate.card_timer import Pair
-from ridgeline.models.network import Network, listening
+from ridgeline.models.common.priced_module import Network, listening
 from ridgeline.ops.backend import Backend
 from ridgeline.ops.op import Op
 from ridgeline.trace.ledger import Shape

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.models.denoiser import JOINT, LATENTS
-from ridgeline.models.network import listening
+from ridgeline.models.common.denoiser import JOINT, LATENTS
+from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.attention import Attention
 from ridgeline.text import Tokenizer
 from ridgeline.trace.cross import cross_weights

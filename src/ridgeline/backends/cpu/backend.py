@@ -19,8 +19,8 @@ from ridgeline.backends.cpu.layout import lay_out
 from ridgeline.backends.cpu.library import Call, Library, library
 from ridgeline.backends.cpu.pages import CpuPages
 from ridgeline.backends.cpu.replay import RecordedSteps, records
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import Backend, ReplayedSteps, SamplingKernel

@@ -16,7 +16,7 @@ from ridgeline.backends.cpu.pages import CpuKV, CpuPages
 from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS, Memory, Recording, record
 from ridgeline.backends.cpu.replay import records
 from ridgeline.backends.hooks import Hooks
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs, verifies
 
 

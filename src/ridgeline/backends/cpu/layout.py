@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ridgeline.backends.cpu.library import library
 from ridgeline.host import fresh_memory, give_back_freed_memory
-from ridgeline.models.network import Network
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import AdaptedMatrix, Matrix, PrequantisedMatrix, QuantisedMatrix

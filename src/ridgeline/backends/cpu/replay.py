@@ -7,7 +7,7 @@ from torch import nn
 
 from ridgeline.backends.cpu.coverage import covers
 from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS, Memory
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import ReplayShape
 from ridgeline.ops.kv import KVSpec

@@ -18,8 +18,8 @@ from ridgeline.backends.cuda.graphs import CudaGraphs
 from ridgeline.backends.cuda.launches import launches
 from ridgeline.backends.cuda.pages import CudaPages
 from ridgeline.backends.shared import takes_norm
-from ridgeline.models.model import Model
-from ridgeline.models.network import Network
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.priced_module import Network
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import Backend, ReplayedSteps
 from ridgeline.ops.kv import KVGroup

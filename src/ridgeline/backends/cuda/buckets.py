@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from ridgeline.backends.cuda.coverage import attends
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import ReplayShape
 from ridgeline.ops.experts import Experts

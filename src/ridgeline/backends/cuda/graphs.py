@@ -20,7 +20,7 @@ from ridgeline.backends.cuda.pages import CudaPages, rooms_of
 from ridgeline.backends.cuda.seated_tables import SeatedTables
 from ridgeline.backends.cuda.step_inputs import Bucket, StepInputs
 from ridgeline.backends.hooks import Hooks
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.step_graphs import PageTables, RowItem, Step, StepGraph, StepGraphs, verifies
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout, deal_layers
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from ridgeline.engine.ranks.orders import Head, Hidden, Order, Prepare, Rewind, 
 from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.ranks.process import Followers
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.collective import AllGather
 from ridgeline.roofline.link import Curve, Link
 

@@ -18,7 +18,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.ranks.orders import Order
 from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""

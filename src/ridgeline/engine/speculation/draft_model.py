@@ -16,7 +16,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling.row import History, Sampled, SampleRow
 from ridgeline.engine.speculation.drafter import Ask
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 
 

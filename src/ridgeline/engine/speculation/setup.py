@@ -18,7 +18,7 @@ from ridgeline.engine.speculation.settings import Speculation
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.models import ModelRefused, family_of
 from ridgeline.models.building import build_to_run
-from ridgeline.models.model import Model
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.roofline.activations import activation_peak, replayed_bytes
 from ridgeline.roofline.price import Price

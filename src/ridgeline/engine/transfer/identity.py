@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ridgeline.models.fields import ModelRefused
-from ridgeline.models.model import Model
+from ridgeline.models.common.fields import ModelRefused
+from ridgeline.models.common.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.matrix.interleaved import in_rows
 

@@ -19,7 +19,7 @@ from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine, first_
 from ridgeline.engine.worker.process import Loading, Maker, NotLoaded, Start
 from ridgeline.frames import Frames
 from ridgeline.host import keep_freed_memory, out_of_memory
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 
 _RECEIVED = 1 << 16
 

@@ -21,7 +21,7 @@ from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready
 from ridgeline.engine.worker.place import ChildProcess, Place
 from ridgeline.frames import Frames
 from ridgeline.host import check_threads
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.roofline.device import Device
 
 _LONGEST_PAUSE = 60.0  # seconds before one more try to start a process

@@ -10,9 +10,8 @@ import torch
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
 from ridgeline.models.building import stored_dtype
-from ridgeline.models.families import family_of
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import (
+from ridgeline.models.common.model import Model
+from ridgeline.models.common.recipes import (
     PLAIN,
     WITH_HEAD,
     Recipe,
@@ -21,6 +20,7 @@ from ridgeline.models.recipes import (
     recipe_names,
     running_names,
 )
+from ridgeline.models.registry import family_of
 from ridgeline.ops.formats import (
     BF16,
     FORMATS,

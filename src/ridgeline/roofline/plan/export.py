@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ridgeline.document.numbers import gb, gib
-from ridgeline.models.bill import layers_of
+from ridgeline.models.common.parameter_breakdown import layers_of
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.engine_profile import EngineProfile
 from ridgeline.roofline.loading import ColdStart

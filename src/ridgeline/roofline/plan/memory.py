@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ridgeline.backends import priced_backend
-from ridgeline.models.bill import part_of
+from ridgeline.models.common.parameter_breakdown import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.roofline.activations import LOGIT_ROWS, ActivationPeak, replayed_bytes

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib
 from ridgeline.models import Fields
-from ridgeline.models.bill import Bill, bill
+from ridgeline.models.common.parameter_breakdown import Bill, bill
 from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.loading import ColdStart, Disk, cold_start, disks

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ridgeline.document.numbers import three
-from ridgeline.models.model import Model
-from ridgeline.models.whisper import MOMENT
+from ridgeline.models.common.model import Model
+from ridgeline.models.families.whisper import MOMENT
 from ridgeline.roofline.plan.case import Workload
 
 _HOUR, _MILLION = 3600.0, 1e6

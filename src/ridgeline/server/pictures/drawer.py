@@ -19,7 +19,7 @@ from torch import Tensor
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.strides import StageName, Stride, count, counts, strides
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
 from ridgeline.roofline.device import Device
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.prices import Prices

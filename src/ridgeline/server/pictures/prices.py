@@ -7,8 +7,8 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.strides import StageName, seconds_each
 from ridgeline.document.numbers import gib, say_gib
-from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.tiling import Tiling
+from ridgeline.models.common.tiling import Tiling
+from ridgeline.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.ops.grid import Grid
 from ridgeline.roofline.device import Device
 

@@ -17,7 +17,7 @@ from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.process import NotLoaded
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.common.fields import ModelRefused
 from ridgeline.server.batch import Batch, Tally
 from ridgeline.server.replicas.chosen_lines import ChosenLines, LineReader
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
