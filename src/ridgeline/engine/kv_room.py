@@ -10,8 +10,8 @@ import torch
 
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.replay import recorded_bytes
-from ridgeline.backends.cuda.available import COPY_BYTES
 from ridgeline.backends.cuda.buckets import captures, most_captured_rows
+from ridgeline.backends.cuda.coverage import COPY_BYTES
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter
 from ridgeline.checkpoint.fill import memory_beside, weight_bytes

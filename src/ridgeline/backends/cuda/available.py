@@ -17,10 +17,6 @@ from ridgeline.backends.cpu.library import TRITON, VARIABLE
 if TYPE_CHECKING:
     from ridgeline.backends.cuda.triton import TritonKernels
 
-COPY_BYTES = 256 << 20
-"""The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
-numbers in bf16. If there are more, it reads them where they lie."""
-
 
 @cache
 def triton_kernels() -> "TritonKernels | None":
