@@ -3,19 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
+from ridgeline.ops.matrix.low_rank import LowRank
 from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
-
-if TYPE_CHECKING:
-    from ridgeline.ops.matrix.adapted import LowRank
 
 Split = Literal["column", "row"]
 
@@ -87,7 +85,7 @@ class Matrix(Stored, ABC):
         """Return rows in the order in which a kernel multiplies them, and the operands for that order, if any."""
         return x_TI, self.operands
 
-    def low_rank(self, number: int) -> "LowRank | None":
+    def low_rank(self, number: int) -> LowRank | None:
         """Return what the adapter of this number adds; None if it leaves the matrix alone."""
         return None
 
