@@ -41,10 +41,10 @@ from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.models.storage import Storage
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Space, Work

@@ -8,7 +8,7 @@ from torch import Tensor, distributed
 
 from ridgeline.checkpoint import load_model
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import Segment
 

@@ -29,7 +29,7 @@ from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import FULL, Segment
 from support.checkpoints import random_model
 from support.engines import uncached_logits

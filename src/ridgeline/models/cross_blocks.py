@@ -17,7 +17,8 @@ from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.modulated import PART, Stream, embedder, enter, entry
 from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm, Modulation
 from ridgeline.ops.residual import Add

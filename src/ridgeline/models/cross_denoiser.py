@@ -36,7 +36,7 @@ from ridgeline.models.denoiser import (
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.modulated import Stream
 from ridgeline.models.walk import Walk, every_block
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import AttentionSum, AttentionWork, Space, Work

@@ -23,11 +23,12 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.gate import SigmoidGate
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm

@@ -23,8 +23,8 @@ from ridgeline.models.model import Model, PlacedRows
 from ridgeline.models.storage import Storage
 from ridgeline.models.vision_tower import VisionTower, read_tower
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import EitherEmbedding, IndexedEmbedding, PlacedEmbedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op

@@ -19,8 +19,9 @@ from ridgeline.models.encoder import looks_at
 from ridgeline.models.mmdit_layout import Layout
 from ridgeline.models.modulated import PART, Factors, Stream, enter, entry
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.ops.norm import Norm

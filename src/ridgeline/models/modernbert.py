@@ -13,9 +13,10 @@ from ridgeline.models.rope import read_own_rope, rope_sections
 from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm, LayerNorm
 from ridgeline.ops.pooling import PoolingMode

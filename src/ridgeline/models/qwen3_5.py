@@ -14,8 +14,8 @@ from ridgeline.models.llama import read_dimensions
 from ridgeline.models.mixture import Mixture, read_experts
 from ridgeline.models.qwen3_next import GatedDeltaNet, hybrid
 from ridgeline.models.storage import Storage
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.delta import DeltaSizes
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.router import RoutingRule
 

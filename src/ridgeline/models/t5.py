@@ -19,10 +19,11 @@ from ridgeline.models.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.attention import KVContext, PositionBias
+from ridgeline.ops.attention import PositionBias
 from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.ops.shard import Shard

@@ -12,8 +12,8 @@ from ridgeline.models.encoder_decoder import Names, attention_op
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.patches import PatchEmbedding
 from ridgeline.ops.work import ENCODER_FULL

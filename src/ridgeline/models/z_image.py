@@ -33,8 +33,8 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.walk import Walk, every_block
 from ridgeline.models.z_image_blocks import CONDITION, FinalLayer, ModulatedBlock, TimeEmbedder, attention, feed_forward
 from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add

@@ -13,7 +13,8 @@ from ridgeline.models.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.models.decoder import MLP, SelfAttention
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
 from ridgeline.ops.residual import Add
