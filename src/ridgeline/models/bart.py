@@ -20,11 +20,11 @@ from ridgeline.models.encoder_decoder import (
 from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
 from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 RENAMES = (("final_logits_bias", "lm_head.bias"),)

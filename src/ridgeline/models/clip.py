@@ -17,11 +17,11 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import CAUSAL
 
 BUFFERS = (r"(.*\.)?embeddings\.position_ids",)

@@ -24,7 +24,6 @@ from ridgeline.models.model import Model
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.gate import SigmoidGate
@@ -35,7 +34,7 @@ from ridgeline.ops.norm import AddNorm, AddRMSNorm
 from ridgeline.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
-from ridgeline.ops.rows import JoinColumns
+from ridgeline.ops.rows import JoinColumns, RowPicker
 
 
 class SelfAttention(nn.Module):

@@ -8,12 +8,12 @@ from ridgeline.models.fields import MAX_LAYERS, Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 
 
 class SelfAttention(nn.Module):

@@ -18,13 +18,12 @@ from ridgeline.models.mmdit_blocks import DoubleBlock, Pass, SingleBlock, Style,
 from ridgeline.models.mmdit_layout import Grid, Layout
 from ridgeline.models.modulated import PART, Stream, embedder
 from ridgeline.models.walk import Walk, every_block
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import AxialRotaryTable
-from ridgeline.ops.rows import JoinRows
+from ridgeline.ops.rows import JoinRows, RowPicker
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import Space, Work
 

@@ -20,13 +20,12 @@ from ridgeline.models.mmdit_layout import Layout
 from ridgeline.models.modulated import PART, Factors, Stream, enter, entry
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.rotary import Angles, Rope
-from ridgeline.ops.rows import JoinColumns, JoinRows
+from ridgeline.ops.rows import JoinColumns, JoinRows, RowPicker
 from ridgeline.ops.work import Reach, Space
 
 

@@ -14,13 +14,13 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm, LayerNorm
 from ridgeline.ops.pooling import PoolingMode
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import FULL, Reach
 
 RENAMES = ((".attn.Wo", ".attn.o_proj"),)

@@ -20,12 +20,12 @@ from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
 from ridgeline.models.token_tables import TokenTables
 from ridgeline.ops.attention import PositionBias
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.stored import Stored, weight
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach

@@ -33,13 +33,12 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.walk import Walk, every_block
 from ridgeline.models.z_image_blocks import CONDITION, FinalLayer, ModulatedBlock, TimeEmbedder, attention, feed_forward
 from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import AxialRotaryTable
-from ridgeline.ops.rows import JoinRows, PaddingRow
+from ridgeline.ops.rows import JoinRows, PaddingRow, RowPicker
 from ridgeline.ops.work import Space, Work
 
 RENAMES = (

@@ -18,7 +18,7 @@ from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.kv_codes import NO_SCALES
-from ridgeline.ops.op import Launch, Op, by_head
+from ridgeline.ops.op import Launch, Op, OpBackend, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
@@ -50,6 +50,16 @@ class Keeping(ABC):
         [T, H, D]; `attend` is then given no K and V."""
 
 
+class AttentionBackend(OpBackend):
+    """The part of a backend that attention calls, in PyTorch. What it keeps and attends is the context's."""
+
+    def rotate(
+        self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return queries and keys rotated by their positions' angles, from entry `start` of each head on."""
+        return op.rotated(q_THD, k_TKD, angles, start)
+
+
 class Attention(Op):
     """softmax(q k^T x scale) v over what the reach leaves (GQA: Ainslie et al., arXiv:2305.13245). One boundary:
     rotate, store and attend.
@@ -60,6 +70,7 @@ class Attention(Op):
     """
 
     kind = "attention"
+    backend: AttentionBackend = AttentionBackend()
     parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
     ROTATE_FLOPS = 3  # of each entry

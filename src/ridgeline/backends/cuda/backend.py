@@ -1,6 +1,6 @@
 """The CUDA backend: Triton kernels execute what they are faster at than the libraries of a GPU, and PyTorch the rest.
 
-Shapes: as in ops/backend.py.
+Shapes: T rows of a step, R rows of logits, I inputs, O outputs, F columns of an MLP, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,16 +6,26 @@ Shapes: N rows with the adapter, I inputs, O outputs, K rank.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.stored import Stored, weight
 
 
+class LowRankBackend:
+    """The part of a backend that the matrices of adapters call, in PyTorch."""
+
+    def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
+        """Return x W^T of a weight in the dtype of the rows: [N, O]."""
+        return functional.linear(x_NI, weight_OI)
+
+
 class LowRank(Stored):
     """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
 
     is_adapter = True
+    backend: LowRankBackend = LowRankBackend()
 
     def __init__(self, inputs: int, outputs: int, rank: int, scale: float, dtype: torch.dtype) -> None:
         super().__init__()
