@@ -42,10 +42,10 @@ from ridgeline.models.common.model import Model
 from ridgeline.models.common.priced_module import Network
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.families import autoencoder_kl
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.op import Op
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Space, Work

@@ -20,7 +20,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.models import ModelRefused
 from ridgeline.models.common.priced_module import Network
-from ridgeline.ops.backend import Bound
+from ridgeline.ops.bound import Bound
 from support.checkpoints import edit_config
 from support.flux_pipelines import flux, klein
 from support.pipelines import CHANNELS, SIZES, generators, wan, z_image

@@ -15,7 +15,7 @@ from models.configs import ENCODER_DECODERS
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, kv_room
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ModelRefused
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment
 
 PARAMS = dataclasses.replace(GREEDY, max_tokens=8, ignore_eos=True)

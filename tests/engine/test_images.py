@@ -17,7 +17,7 @@ from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.families.janus import JanusReader
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import ENCODER, Segment
 from support.engines import GREEDY, complete, token_engine
 from support.januses import PLACEHOLDER, patches_of, their_janus

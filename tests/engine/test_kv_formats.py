@@ -21,8 +21,9 @@ from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build_to_run
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVSpec, deal_layers
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.work import Segment
 from support.checkpoints import random_tensors, write_folder

@@ -8,7 +8,7 @@ from torch import Tensor, distributed
 
 from ridgeline.backends.model_loader import load_model
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import Segment
 

@@ -31,7 +31,7 @@ from ridgeline.models.building import stored_dtype
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill, layers_of
 from ridgeline.models.common.sizes import sizes_of
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment
 from support.checkpoints import WEIGHT_STD, edit_config, random_ours
 from support.engines import RecordingRunner, complete, token_engine

@@ -34,7 +34,8 @@ from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.rotary import RotaryTable
 from ridgeline.ops.work import Reach, Segment, Work

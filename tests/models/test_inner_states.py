@@ -17,7 +17,8 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import build_to_run
 from ridgeline.models.common.decoder import Decoder
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Head
 from ridgeline.ops.padded import Padded, padded_work
 from ridgeline.ops.work import CAUSAL, TOKENS, Segment, Work

@@ -22,8 +22,8 @@ from ridgeline.models.common.storage import Storage
 from ridgeline.models.families.janus import JanusDrawer, JanusReader
 from ridgeline.models.families.vq_autoencoder import build as build_vq
 from ridgeline.models.registry import drawer_of
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.grid import Grid
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import check_attention, check_bytes, check_products

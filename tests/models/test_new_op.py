@@ -16,12 +16,12 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import KVContext, Uncached
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.features import Feature, Gathered, Touched
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.kv import Kept, KVSpec, StateSpec
+from ridgeline.ops.kv_context import KVContext, Uncached
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Op

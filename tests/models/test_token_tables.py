@@ -31,7 +31,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import FULL, Segment
 from support.checkpoints import random_model
 from support.engines import uncached_logits

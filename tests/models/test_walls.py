@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products

@@ -21,8 +21,8 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.convolution import Convolution
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed

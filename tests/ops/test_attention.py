@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_padded, attend_segment, visible
-from ridgeline.ops.attention import Attention, KVContext, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.ops.kv_context import KVContext, Uncached
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged import PagedKV
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed

@@ -14,11 +14,12 @@ from ridgeline.checkpoint import read_config
 from ridgeline.models import Fields, build
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.recipes import PLAIN
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear
 from ridgeline.ops.matrix import MatrixSpec

@@ -18,7 +18,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import FAMILIES, Fields, build
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import ENCODER, Segment, Work
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.checkpoints import random_ours

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.state_space import StateSpace, StateSpaceSizes

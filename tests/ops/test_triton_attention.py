@@ -10,9 +10,10 @@ import torch
 
 from ridgeline.backends.cuda.coverage import attends
 from ridgeline.backends.cuda.pages import CudaPages
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVGroup, KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import CAUSAL, CROSS, Reach

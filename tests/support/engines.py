@@ -127,7 +127,7 @@ def complete(
 
 def uncached_logits(model: Model, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
     """Logits of every position of every sequence, from one forward that keeps nothing: each [length, vocabulary]."""
-    from ridgeline.ops.attention import Uncached
+    from ridgeline.ops.kv_context import Uncached
     from ridgeline.ops.work import Segment
 
     lengths = [len(s) for s in sequences]

@@ -11,10 +11,11 @@ from torch import Tensor
 from ridgeline.backends.cpu.library import Library
 from ridgeline.backends.cpu.pages import CpuPages
 from ridgeline.ops.attend import attend_segment, value_of
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.work import CAUSAL, Reach
 

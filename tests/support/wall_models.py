@@ -15,9 +15,10 @@ from ridgeline.models.common.blocks import add_norm
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext, PositionBias
+from ridgeline.ops.attention import Attention, PositionBias
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddLayerNorm, AddRMSNorm, RMSNorm

@@ -13,7 +13,7 @@ from ridgeline.models import Fields, ModelRefused, build_to_run, family_of
 from ridgeline.models.common.encoder import Encoder
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.sizes import sizes_of
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.text import Tokenizer, load_tokenizer
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ridgeline.models.common.model import Model
 from ridgeline.ops.attend import attend_segment
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import Kept, KVSpec
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import Segment

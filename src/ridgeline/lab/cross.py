@@ -11,7 +11,7 @@ from ridgeline.lab.experiment import Experiment, Outcome
 from ridgeline.lab.inside import Inside
 from ridgeline.lab.ledger import Ledger
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.trace.cross import CrossAttention, cross_attention
 from ridgeline.trace.tokens import Token

@@ -22,8 +22,9 @@ from ridgeline.models.common.model import Model
 from ridgeline.models.common.priced_module import Told, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attend import attend_segment
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.backend import REFERENCE
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Reach, Segment
 
 STORY = (

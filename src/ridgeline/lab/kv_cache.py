@@ -17,7 +17,7 @@ from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.lab.cache import KVCache
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 

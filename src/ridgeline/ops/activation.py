@@ -1,4 +1,7 @@
-"""Activations, and the projections that feed them: the first half of an MLP, plain or gated."""
+"""Activations, and the projections that feed them: the first half of an MLP, plain or gated.
+
+Shapes: T rows of a step, N rows of any kind, I inputs, F columns of an MLP.
+"""
 
 from collections.abc import Hashable, Mapping
 
@@ -9,10 +12,30 @@ from torch import Tensor
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.linear import Projections, products_cost
-from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.linear import Projections, ProjectionsBackend, products_cost
+from ridgeline.ops.matrix import Matrix, MatrixSpec
 from ridgeline.ops.nonlinearity import ACTIVATIONS
-from ridgeline.ops.op import Launch
+from ridgeline.ops.op import Launch, OpBackend
+
+
+class GateBackend(OpBackend):
+    """The part of a backend that gated MLPs call, in PyTorch."""
+
+    def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
+        """Return act(x Wg) * (x Wu) of two matrices: [N, F]. activation: its name in config.json."""
+        return self.gated(gate.product(x_NI), up.product(x_NI), activation)
+
+    def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
+        """Return act(gate) * up: [T, F]. activation: its name in config.json."""
+        return ACTIVATIONS[activation](gate_TF) * up_TF
+
+
+class ActivationBackend(ProjectionsBackend, GateBackend):
+    """The part of a backend that activated projections call, in PyTorch."""
+
+    def activated_products(self, op: "ActivatedProjections", x_TI: Tensor) -> Tensor:
+        """Return act(x W), or act(x Wg) * (x Wu) of an op with a gate: [T, F]."""
+        return op.in_parts(x_TI)
 
 
 class ActivatedProjections(Projections):
@@ -21,6 +44,7 @@ class ActivatedProjections(Projections):
     The gate is the first of two matrices, or the first part of a fused one.
     """
 
+    backend: ActivationBackend = ActivationBackend()
     parts: tuple[str, ...] = ("products", "activate")
     FLOPS_PER_ELEMENT = 5  # exp or tanh counted as one, with the products around it
 

@@ -6,20 +6,17 @@ G = H / K, D head dim, W width of a value.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.work import Reach
-
-if TYPE_CHECKING:
-    from ridgeline.ops.attention import Attention
 
 
 def attend_segment(
-    op: "Attention", q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: Reach | None = None
+    op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: Reach | None = None
 ) -> Tensor:
     """One sequence: its queries over L of its keys. Queries are its last Q positions, or in cross-attention and for
     full reach any; `first`: the position of the first key. reach: where it is not the op's.
@@ -56,7 +53,7 @@ def attend_segment(
 
 
 def attend_padded(
-    op: "Attention", q_BHD: Tensor, k_KBLD: Tensor, v_KBLW: Tensor, distance_BL: Tensor, visible_BL: Tensor
+    op: Attention, q_BHD: Tensor, k_KBLD: Tensor, v_KBLW: Tensor, distance_BL: Tensor, visible_BL: Tensor
 ) -> Tensor:
     """One query each of B sequences, over keys padded to one length.
 
@@ -78,7 +75,7 @@ def attend_padded(
     return out_KBGW.transpose(0, 1).reshape(sequences, heads, v_KBLW.shape[-1])
 
 
-def attention_weights(op: "Attention", scores_HxL: Tensor, distance_xL: Tensor, visible_xL: Tensor) -> Tensor:
+def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, visible_xL: Tensor) -> Tensor:
     """Scaled scores fp32 [heads, ..., L] -> softmax weights, by all that the op says of itself."""
     if op.softcap is not None:
         scores_HxL = (scores_HxL / op.softcap).tanh() * op.softcap
@@ -119,7 +116,7 @@ def visible(reach: Reach, query: Tensor, key: Tensor) -> Tensor:
 
 
 def attend_each(
-    op: "Attention",
+    op: Attention,
     q_THD: Tensor,
     k_NKD: Tensor,
     v_NKW: Tensor | None,
@@ -141,7 +138,7 @@ def attend_each(
     return torch.cat([attend_segment(op, q, k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in parts])
 
 
-def value_of(op: "Attention", k_xD: Tensor, v_xW: Tensor | None) -> Tensor:
+def value_of(op: Attention, k_xD: Tensor, v_xW: Tensor | None) -> Tensor:
     """The values [..., W], which of a latent are the first entries of its key."""
     if op.spec.v_dim:
         assert v_xW is not None

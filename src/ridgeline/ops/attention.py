@@ -1,34 +1,28 @@
-"""Attention over segments, of every reach: the op and its cost. Pure: where K and V live is the caller's; what torch
-computes is in attend.py.
+"""Attention over segments, of every reach: the op and its cost. Pure: where K and V live is the caller's
+(kv_context.py); what torch computes is in attend.py.
 
 Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E numbers of a latent.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attend import attend_each
 from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.kv_codes import NO_SCALES
-from ridgeline.ops.op import Launch, Op, by_head
+from ridgeline.ops.op import Launch, Op, OpBackend, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
-from ridgeline.ops.work import ENCODER, FEW, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Space, Work
-
-if TYPE_CHECKING:
-    from ridgeline.ops.latent import LatentAttention
-    from ridgeline.ops.recurrence import Recurrence
+from ridgeline.ops.work import TOKENS, AttentionSum, Reach, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -38,20 +32,12 @@ ONE_SCALE = "kv_scale"
 _SCALES = "k_scale", "v_scale"
 
 
-class KVContext(Protocol):
-    """Where one forward keeps its keys and values: pages, or nowhere (`Uncached`)."""
+class AttentionContext(Protocol):
+    """The part of a KVContext that `Attention` calls."""
 
     def attend(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
         """Keep what is given of the step's K and V for the op's layer, and attend every query to what it reaches of its
         sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked."""
-        ...
-
-    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """The same over latents, in the form that the op chooses for each class of the step's sequences."""
-        ...
-
-    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
-        """Move the op's state of every sequence on by the step's rows of it, which `inputs` have [T, ...] -> [T, W]."""
         ...
 
 
@@ -64,6 +50,16 @@ class Keeping(ABC):
         [T, H, D]; `attend` is then given no K and V."""
 
 
+class AttentionBackend(OpBackend):
+    """The part of a backend that attention calls, in PyTorch. What it keeps and attends is the context's."""
+
+    def rotate(
+        self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return queries and keys rotated by their positions' angles, from entry `start` of each head on."""
+        return op.rotated(q_THD, k_TKD, angles, start)
+
+
 class Attention(Op):
     """softmax(q k^T x scale) v over what the reach leaves (GQA: Ainslie et al., arXiv:2305.13245). One boundary:
     rotate, store and attend.
@@ -74,6 +70,7 @@ class Attention(Op):
     """
 
     kind = "attention"
+    backend: AttentionBackend = AttentionBackend()
     parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
     ROTATE_FLOPS = 3  # of each entry
@@ -165,7 +162,7 @@ class Attention(Op):
         q_THD: Tensor,
         k_TKD: Tensor | None,
         v_TKW: Tensor | None,
-        kv: KVContext,
+        kv: AttentionContext,
         angles: Angles | None = None,
     ) -> Tensor:
         """q_THD [rows, heads, D], k_TKD [rows, kv_heads, D], v_TKW [rows, kv_heads, W] -> [rows, heads x W].
@@ -203,7 +200,7 @@ class Attention(Op):
         """Rotate and store at once -> the queries, rotated."""
         return kv.keep(self, q_THD, k_TKD, v_TKW, angles)
 
-    def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
+    def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: AttentionContext) -> Tensor:
         """Store, and attend."""
         return kv.attend(self, q_THD, k_TKD, v_TKW).flatten(1)
 
@@ -306,46 +303,3 @@ class Attention(Op):
     def extra_repr(self) -> str:
         reach = "" if self.reach.kind == "causal" else f", {self.reach}"
         return f"{self.heads} heads over {self.spec.heads} x {self.spec.k_dim}{reach}"
-
-
-class Uncached:
-    """A KVContext that keeps nothing: every segment is a whole sequence, which attends to itself.
-
-    lengths: by space, the rows of each sequence, which lie together.
-    """
-
-    def __init__(
-        self, segments: Sequence[Segment], lengths: Mapping[Space, Sequence[int]] = MappingProxyType({})
-    ) -> None:
-        """lengths: of sequences in spaces that segments do not tell of (a denoiser's)."""
-        if any(s.q_len != s.kv_len for s in segments):
-            raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
-        self.segments = segments
-        own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
-        self.lengths: Mapping[Space, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
-
-    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend; nothing is stored."""
-        assert k_NKD is not None, "nothing is kept from an earlier step"
-        reach = op.reach
-        seen = reach.keys if reach.kind == "cross" else reach.space
-        return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
-
-    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent."""
-        if q_THD.is_meta:
-            return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
-        one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
-        lengths = list(self.lengths[op.reach.space])
-        return torch.cat(
-            [
-                op.over_segment(q, kept.transpose(0, 1), 0, expanded=one if n == 1 else few if n <= FEW else many)
-                for n, q, kept in zip(lengths, torch.split(q_THD, lengths), torch.split(kept_T1E, lengths), strict=True)
-            ]
-        )
-
-    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur, from states of zeros, which are let go."""
-        zeros_1N = inputs[0].new_zeros(1, op.spec.numbers, dtype=op.spec.dtype)
-        each = zip(*(torch.split(x, list(self.lengths[TOKENS])) for x in inputs), strict=True)
-        return torch.cat([op.advance(zeros_1N, *(x[None] for x in own))[0][0] for own in each])

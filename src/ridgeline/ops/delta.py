@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import StateSpec
-from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay, through_state
+from ridgeline.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 from ridgeline.ops.work import AttentionSum
@@ -59,7 +58,9 @@ class GatedDeltaRule(Recurrence):
         """Return this rank's heads of a parameter."""
         return {name: self._shard.slice(full, 0)}
 
-    def forward(self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: KVContext) -> Tensor:
+    def forward(
+        self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
+    ) -> Tensor:
         """q, k [rows, ...] of G x K numbers, v of G x R x V, and b and a of G x R, head by head: what a position's
         value counts and how fast it forgets, before their squashing -> [rows, G x R x V]."""
         return self.run((q_TX, k_TX, v_TX, b_TX, a_TX), kv)

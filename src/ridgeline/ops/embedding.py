@@ -1,18 +1,30 @@
-"""Embeddings: one stored row a token id or a position."""
+"""Embeddings: one stored row a token id or a position.
+
+Shapes: T rows of a step, N rows that are gathered, E entries of a table, D hidden.
+"""
 
 from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Op, OpBackend
 from ridgeline.ops.place import Place
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
+
+
+class EmbeddingBackend(OpBackend):
+    """The part of a backend that embeddings call, in PyTorch."""
+
+    def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
+        """Return the rows of a table that have these numbers, int64 [N]: [N, D]."""
+        return functional.embedding(numbers_N, table_ED)
 
 
 class Embedding(Op):
@@ -25,6 +37,7 @@ class Embedding(Op):
 
     kind = "embedding"
     part = "embedding"
+    backend: EmbeddingBackend = EmbeddingBackend()
 
     def __init__(
         self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None

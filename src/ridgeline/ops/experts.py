@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ridgeline.ops.activation import GateBackend
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED, ExpertLayout
 from ridgeline.ops.features import Feature, Gathered, Touched
@@ -37,6 +38,16 @@ def _taken(matrix: Matrix) -> bool:
     return own is not None and (own.codes is None or own.codes.kind != "w8a8")
 
 
+class ExpertsBackend(GateBackend):
+    """The part of a backend that experts call, in PyTorch."""
+
+    def experts(
+        self, op: "Experts", x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
+    ) -> Tensor:
+        """Return the weighed sum of the experts of each row, added to `onto_TD` if there is one: [T, D]."""
+        return op.computed(x_TD, weights_TK, picked_TK, onto_TD)
+
+
 class Experts(nn.ModuleList, Op):
     """The experts of one layer; a step reads the weights of each expert that some token picked, once.
 
@@ -45,6 +56,7 @@ class Experts(nn.ModuleList, Op):
     """
 
     kind = "experts"
+    backend: ExpertsBackend = ExpertsBackend()
 
     def __init__(
         self,

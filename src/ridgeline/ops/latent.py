@@ -13,12 +13,13 @@ positions, R part with them, D = N + R, C latent, E = C + R what is kept of a po
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_padded, attend_segment
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature, Switch
 from ridgeline.ops.formats import WeightFormat, format_of
@@ -51,6 +52,15 @@ class LatentSizes:
     def kept(self) -> int:
         """Numbers that are kept of a position: its latent, and the part of the key with its position."""
         return self.latent + self.turned
+
+
+class LatentContext(Protocol):
+    """The part of a KVContext that `LatentAttention` calls."""
+
+    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As AttentionContext.attend, over latents [T, 1, E], in the form that the op chooses for each class of the
+        step's sequences -> [T, H, W]."""
+        ...
 
 
 class LatentAttention(Attention):
@@ -101,7 +111,7 @@ class LatentAttention(Attention):
     # -- what it computes ---------------------------------------------------------------------------------------------
 
     def forward(  # type: ignore[override]
-        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: KVContext, angles: Angles
+        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles
     ) -> Tensor:
         """q_THD [rows, heads, D], latent_TC [rows, C] and turned_TR [rows, R], the part of the keys with positions, not
         turned yet -> [rows, heads x W]."""
@@ -120,7 +130,7 @@ class LatentAttention(Attention):
         assert self.rope is not None
         return self.rope.interleaved
 
-    def attend_latent(self, q_THD: Tensor, kept_T1E: Tensor, kv: KVContext) -> Tensor:
+    def attend_latent(self, q_THD: Tensor, kept_T1E: Tensor, kv: LatentContext) -> Tensor:
         """Store, and attend."""
         return kv.attend_latent(self, q_THD, kept_T1E).flatten(1)
 

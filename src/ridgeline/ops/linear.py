@@ -1,4 +1,7 @@
-"""Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
+"""Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections).
+
+Shapes: T rows of a step, R rows whose logits are wanted, I inputs, O outputs, V vocabulary.
+"""
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -19,7 +22,7 @@ from ridgeline.ops.matrix import (
     MatrixSpec,
     matrix_of,
 )
-from ridgeline.ops.op import Launch, Op, stored_name
+from ridgeline.ops.op import Launch, Op, OpBackend, stored_name
 from ridgeline.ops.place import Place
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
@@ -150,6 +153,14 @@ class Linear(Multiplies):
         return self.matrix.extra_repr()
 
 
+class HeadBackend(OpBackend):
+    """The part of a backend that heads call, in PyTorch."""
+
+    def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
+        """Return the product of a head: [R, V], in the model's dtype, as the reference has it, or in fp32."""
+        return matrix.product(x_RI)
+
+
 class Head(Linear):
     """The last projection: hidden state -> logits in fp32.
 
@@ -160,6 +171,7 @@ class Head(Linear):
 
     kind = "head"
     part = "head"
+    backend: HeadBackend = HeadBackend()
 
     def __init__(
         self,
@@ -207,6 +219,14 @@ class Head(Linear):
         return super().signature(), self.flops_per_logit, self.scale is None
 
 
+class ProjectionsBackend(OpBackend):
+    """The part of a backend that projections call, in PyTorch."""
+
+    def products(self, op: "Projections", x_TI: Tensor) -> Sequence[Tensor]:
+        """Return the product of the same rows with each matrix of an op: [T, O] each."""
+        return [matrix.product(x_TI) for matrix in op.matrices]
+
+
 class Projections(Multiplies):
     """Several products of the same rows: queries, keys and values. One boundary, which a kernel may do at once.
 
@@ -214,6 +234,7 @@ class Projections(Multiplies):
     """
 
     unnamed = True
+    backend: ProjectionsBackend = ProjectionsBackend()
 
     def __init__(self, specs: Mapping[str, MatrixSpec]) -> None:
         """specs: of each matrix, by its name in the checkpoint, in the order of the results."""

@@ -1,4 +1,7 @@
-"""Normalisations, in fp32 whatever the model's dtype; alone, or with the residual addition that comes before."""
+"""Normalisations, in fp32 whatever the model's dtype; alone, or with the residual addition that comes before.
+
+Shapes: T rows of a step, D entries of a vector.
+"""
 
 from abc import abstractmethod
 from collections.abc import Hashable
@@ -11,7 +14,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Launch, Op
+from ridgeline.ops.op import Launch, Op, OpBackend
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 
@@ -73,6 +76,18 @@ class Norm(Op):
         return f"{self.per_token} x {self.width}"
 
 
+class NormBackend(OpBackend):
+    """The part of a backend that RMS norms call, in PyTorch."""
+
+    def norm(self, op: "RMSNorm", x_xD: Tensor) -> Tensor:
+        """Return the RMS norm of vectors [..., D]."""
+        return op.computed(x_xD)
+
+    def add_norm(self, op: "AddRMSNorm", x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add y to x in its place, and return x and its RMS norm."""
+        return op.in_parts(x_TD, y_TD)
+
+
 class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
 
@@ -84,6 +99,7 @@ class RMSNorm(Norm):
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
     plain: ClassVar[bool] = True
+    backend: NormBackend = NormBackend()
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ridgeline.ops.backend import Backend
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.features import Feature, Touched
 from ridgeline.ops.formats import WeightFormat
@@ -50,6 +49,19 @@ def stored_name(stored: WeightFormat | None) -> str:
     return "" if stored is None else stored.name
 
 
+class OpBackend:
+    """The part of a backend that is there for every op.
+
+    name: what `env`, `trace` and errors call the backend.
+    """
+
+    name: ClassVar[str] = "reference"
+
+    def covers(self, op: "Op") -> bool:
+        """Return whether kernels of this backend do all of an op. PyTorch does at least a part of any other."""
+        return True
+
+
 class Op(Stored, ABC):
     """A step of computation that states its own price.
 
@@ -66,6 +78,7 @@ class Op(Stored, ABC):
     """
 
     kind: ClassVar[str]
+    backend: OpBackend = OpBackend()
     parts: tuple[str, ...] = ("forward",)
     fused = False
     _pytorch_parts: tuple[str, ...] = ()
@@ -80,11 +93,9 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
-    def bound_to(self, backend: Backend) -> None:
-        """Have a backend execute the op from now on, in the parts that the backend states."""
-        super().bound_to(backend)
+    def use_parts(self, own: tuple[str, ...] | None) -> None:
+        """Run in the parts that a backend states (`Backend.parts_of`) from now on; in those of PyTorch if None."""
         self._pytorch_parts = self._pytorch_parts or self.parts
-        own = backend.parts_of(self)
         self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
 
     def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_segment
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import CAUSAL, FULL, LOGITS, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Work
 
 

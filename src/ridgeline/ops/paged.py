@@ -8,22 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_each, attend_padded, attend_segment, value_of, visible
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.ops.kv_context import KVContext
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_state import StateGroup, StatePages
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, FEW
-
-if TYPE_CHECKING:
-    from ridgeline.ops.attention import Attention, KVContext
-    from ridgeline.ops.latent import LatentAttention
-    from ridgeline.ops.recurrence import Recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Pages:
         """layers, states: what the layers of the model keep, by their places."""
         self.layers, self.groups, self.states = layers, groups, states
 
-    def context(self, batch: Batch) -> "KVContext":
+    def context(self, batch: Batch) -> KVContext:
         """Return the KVContext of a step, which it may have made for the same batch before."""
         return self.paged(batch)
 
@@ -129,11 +127,11 @@ class PartialKV:
         self._pages, self._own_batch = pages, batch
         self._others: PagedKV | None = None
 
-    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """As KVContext.attend_latent, in PyTorch."""
         return self._in_torch().attend_latent(op, q_THD, kept_T1E)
 
-    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
         """As KVContext.recur, in PyTorch."""
         return self._in_torch().recur(op, inputs)
 
@@ -167,7 +165,7 @@ class PagedKV:
         held = {store.group for store in states.values()}
         self.state_views = {index: StateGroup(batch, batch.tables[index]) for index in held}
 
-    def attend(self, op: "Attention", q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
         if not op.spec.kept:
             assert k_NKD is not None, "what is not kept is all there"
@@ -195,7 +193,7 @@ class PagedKV:
             )
         return out_THW
 
-    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """As KVContext.attend_latent."""
         store = self.layers[op.layer]
         view = self.views[store.group]
@@ -214,7 +212,7 @@ class PagedKV:
             out_THW[s.start : s.stop] = op.over_segment(q_THD[s.start : s.stop], kept_1LE, s.first, expanded=expanded)
         return out_THW
 
-    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
         """As KVContext.recur."""
         store = self.states[op.layer]
         return self.state_views[store.group].recur(op, store.numbers, inputs)

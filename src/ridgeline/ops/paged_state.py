@@ -4,16 +4,13 @@ Shapes as in recurrence.py and batch.py.
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.batch import Batch, Tables
 from ridgeline.ops.kv import KVLayout, StateSpec
-
-if TYPE_CHECKING:
-    from ridgeline.ops.recurrence import Recurrence
+from ridgeline.ops.recurrence import Recurrence
 
 
 class StatePages:
@@ -49,7 +46,7 @@ class StateGroup:
         self.others = [(sequence, slice(*span)) for sequence, span in spans if span[1] - span[0] > 1]
         self.pages_B = tables.slots_N
 
-    def recur(self, op: "Recurrence", states_PN: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    def recur(self, op: Recurrence, states_PN: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """As KVContext.recur, of a layer's states by page. The page of a sequence that begins is one of zeros."""
         out_TW = inputs[0].new_empty(len(inputs[0]), op.width, dtype=op.dtype)
         if self.ones is not None:

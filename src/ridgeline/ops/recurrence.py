@@ -8,12 +8,12 @@ Shapes: T rows of a step, B sequences with Q rows each, C channels, N numbers of
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import StateSpec
@@ -22,6 +22,14 @@ from ridgeline.ops.op import Launch, Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 from ridgeline.ops.work import RECURRENT, TOKENS, AttentionSum, Reach, Space, Work
+
+
+class RecurrenceContext(Protocol):
+    """The part of a KVContext that a `Recurrence` calls."""
+
+    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
+        """Move the op's state of every sequence on by the step's rows of it, which `inputs` have [T, ...] -> [T, W]."""
+        ...
 
 
 class Recurrence(Op):
@@ -49,7 +57,7 @@ class Recurrence(Op):
         """As Op.kept_spec."""
         return self.spec
 
-    def run(self, inputs: tuple[Tensor, ...], kv: KVContext) -> Tensor:
+    def run(self, inputs: tuple[Tensor, ...], kv: RecurrenceContext) -> Tensor:
         """Rows that come in, [T, ...] each -> [T, W], the states moved on."""
         if inputs[0].is_meta:
             return inputs[0].new_empty(len(inputs[0]), self.width, dtype=self.dtype)
@@ -140,7 +148,7 @@ class ShortConvolution(Recurrence):
         by_head = [part.view(heads, -1, *part.shape[1:]) for part in torch.split(own, parts)]
         return {name: torch.cat(by_head, dim=1).flatten(0, 1)}
 
-    def forward(self, x_TX: Tensor, kv: KVContext, *more: Tensor) -> Tensor:
+    def forward(self, x_TX: Tensor, kv: RecurrenceContext, *more: Tensor) -> Tensor:
         """x_TX [rows, ...], and further channels of the same rows, C numbers of each in all -> [rows, C]."""
         return self.run((x_TX, *more), kv)
 

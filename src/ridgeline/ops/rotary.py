@@ -1,4 +1,7 @@
-"""Rotary position embedding (Su et al., arXiv:2104.09864) and the scalings that stretch its context."""
+"""Rotary position embedding (Su et al., arXiv:2104.09864) and the scalings that stretch its context.
+
+Shapes: T rows of a step, H pairs of entries.
+"""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Op, OpBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +121,19 @@ def _yarn(inverse: Tensor, s: Yarn, rope: Rope) -> Tensor:
     return inverse / s.factor * interpolate + inverse * (1 - interpolate)
 
 
+class RotaryBackend(OpBackend):
+    """The part of a backend that rotary tables call, in PyTorch."""
+
+    def angles(self, op: "RotaryTable", positions_T: Tensor) -> Angles:
+        """Return cos and sin of the angles of int64 positions: each fp32 [T, 1, dim / 2]."""
+        return op.computed(positions_T)
+
+
 class RotaryTable(Op):
     """cos and sin of the positions of a step, once for all layers."""
 
     kind = "elementwise"
+    backend: RotaryBackend = RotaryBackend()
     frequencies: Tensor
 
     def __init__(self, rope: Rope) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.linear import Linear, product_kernel
 from ridgeline.ops.matrix import AdaptedMatrix, MatrixSpec, PlainMatrix
+from ridgeline.ops.op import OpBackend
 from ridgeline.ops.stored import Share, weight
 
 _NEVER_ZERO = 1e-20  # what DeepSeek-V3 adds to the sum that weights are divided by
@@ -71,6 +72,14 @@ class RoutingRule:
         return scores_TGE.masked_fill(out_TG[:, :, None], float("-inf")).flatten(1)
 
 
+class RouterBackend(OpBackend):
+    """The part of a backend that routers call, in PyTorch."""
+
+    def route(self, op: "Router", x_TI: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights fp32 and ids int64 of the experts that each row picks: [T, K] each."""
+        return op.rule.route(op.logits(x_TI), op.e_score_correction_bias)
+
+
 class Router(Linear):
     """The logits of a layer's experts, and who is picked. Its matrix stays in the model's dtype, as quantisers leave
     it.
@@ -79,6 +88,7 @@ class Router(Linear):
     """
 
     kind = "linear"
+    backend: RouterBackend = RouterBackend()
 
     def __init__(self, spec: MatrixSpec, rule: RoutingRule) -> None:
         super().__init__(spec, exempt=True)

@@ -1,11 +1,15 @@
-"""What is done with whole rows: some are replaced by a learned one, those of two sources put into one order, those of
-several side by side."""
+"""Ops over whole rows: a learned row in the place of some, rows of two sources in one order, rows of several side by
+side; and the choice of the rows that are wanted.
+
+Shapes: T rows of a step, R of them, D numbers of a row.
+"""
 
 from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
+from ridgeline.ops.bound import Bound
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Op
@@ -89,3 +93,22 @@ class JoinColumns(Join):
         if x_NV.is_meta:
             return x_NV.new_empty(len(x_NV), self.width)
         return torch.cat([x_NV, *others_NW], dim=-1)
+
+
+class RowPickerBackend:
+    """The part of a backend that row pickers call, in PyTorch."""
+
+    def pick(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
+        """Return some rows of a step's, int64 [R]: [R, D]."""
+        return x_TD[rows_R]
+
+
+class RowPicker(Bound):
+    """The choice of the rows of a step that are wanted. It has no price: whatever reads the rows counts them."""
+
+    backend: RowPickerBackend = RowPickerBackend()
+
+    def forward(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
+        """x_TD [T, D], int64 [R] -> [R, D]."""
+        # On meta any so many do, because an index there has torch import half a second of symbolic algebra.
+        return x_TD[: len(rows_R)] if x_TD.is_meta else self.backend.pick(x_TD, rows_R)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import StateSpec
-from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay, through_state
+from ridgeline.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 from ridgeline.ops.work import AttentionSum
@@ -60,7 +59,7 @@ class StateSpace(Recurrence):
         """Return this rank's heads of a parameter."""
         return {name: self._shard.slice(full, 0)}
 
-    def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: KVContext) -> Tensor:
+    def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
         """x [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
         [rows, G x R x P]."""
         return self.run((x_TX, b_TX, c_TX, step_TX), kv)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.ops.backend import Bound
+from ridgeline.ops.bound import Bound
 from ridgeline.ops.formats import WeightFormat
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment

@@ -12,7 +12,8 @@ from torch import Tensor
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.priced_module import listening
 from ridgeline.ops.attend import attention_weights
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.work import Segment
 from ridgeline.trace.tokens import Token
 

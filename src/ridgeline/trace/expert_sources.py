@@ -16,8 +16,8 @@ from torch import Tensor
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.parameter_breakdown import layer_of
 from ridgeline.models.common.priced_module import listening
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 from ridgeline.trace.capture import asking

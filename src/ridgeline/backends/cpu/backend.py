@@ -1,6 +1,7 @@
 """The CPU backend: the C++ library executes what it has kernels for, and PyTorch the rest.
 
-Shapes: as in ops/backend.py.
+Shapes: T rows of a step, R rows of logits, N rows of any kind, I inputs, O outputs, F columns of an MLP, D hidden, E
+entries of a table, H heads, K kv heads or experts a row.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 LIBRARIES_BYTES = 512 << 20
 """The bytes of a GPU that CUDA's libraries take once they are used."""
 
-COPY_BYTES = 256 << 20
-"""The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
-numbers in bf16. If there are more, it reads them where they lie."""
-
 
 @cache
 def triton_kernels() -> "TritonKernels | None":

@@ -1,6 +1,6 @@
 """The CUDA backend: Triton kernels execute what they are faster at than the libraries of a GPU, and PyTorch the rest.
 
-Shapes: as in ops/backend.py.
+Shapes: T rows of a step, R rows of logits, I inputs, O outputs, F columns of an MLP, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ridgeline.backends.cuda.available import COPY_BYTES, LIBRARIES_BYTES, triton_kernels, triton_on
+from ridgeline.backends.cuda.available import LIBRARIES_BYTES, triton_kernels, triton_on
 from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
-from ridgeline.backends.cuda.coverage import TAKES, covers, keeps
+from ridgeline.backends.cuda.coverage import COPY_BYTES, TAKES, covers, keeps
 from ridgeline.backends.cuda.graphs import CudaGraphs
 from ridgeline.backends.cuda.launches import launches
 from ridgeline.backends.cuda.pages import CudaPages

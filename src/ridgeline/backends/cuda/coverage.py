@@ -10,6 +10,9 @@ from ridgeline.ops.op import Op
 MAX_HEAD_DIM, MAX_SHARERS = 256, 64
 """The widest heads, and the most that share keys, of which the kernels take a tile."""
 
+COPY_BYTES = 256 << 20
+"""The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
+numbers in bf16. If there are more, it reads them where they lie."""
 
 TAKES = (Attention, Multiplies, RMSNorm)
 """The classes of ops that there are kernels for."""

@@ -13,11 +13,12 @@ from itertools import zip_longest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.convolution2d import Convolution2d, Downsample, Upsample
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.group_norm import GroupNorm
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.residual import Add

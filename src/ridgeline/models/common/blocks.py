@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.common.dimensions import Dimensions
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import AllReduce
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import (
     AddLayerNorm,
     AddNorm,

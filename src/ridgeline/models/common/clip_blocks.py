@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ridgeline.models.common.decoder import MLP
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder_decoder import PROJECTIONS, PlainSelfAttention, ProjectionNames
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import AddLayerNorm
 
 

@@ -17,7 +17,8 @@ from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.encoder import looks_at
 from ridgeline.models.common.modulated import PART, ResidualStream, embedder, enter, entry
 from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm, Modulation
 from ridgeline.ops.residual import Add

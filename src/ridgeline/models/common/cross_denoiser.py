@@ -36,7 +36,7 @@ from ridgeline.models.common.denoiser import (
 )
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.modulated import ResidualStream
-from ridgeline.ops.attention import Uncached
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import AttentionSum, AttentionWork, Space, Work

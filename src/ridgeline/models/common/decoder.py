@@ -23,18 +23,18 @@ from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.gate import SigmoidGate
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm
 from ridgeline.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
-from ridgeline.ops.rows import JoinColumns
+from ridgeline.ops.rows import JoinColumns, RowPicker
 
 MTP = (r"mtp\..*",)
 """Tensors that a Family ignores: layers that predict the tokens after the next (multi-token prediction)."""

@@ -15,7 +15,7 @@ from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.token_tables import TokenTables
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import KVContext
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.pooling import Pooling, PoolingMode

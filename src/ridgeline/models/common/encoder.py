@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.pooling import PoolingMode
 from ridgeline.ops.work import FULL, Reach
 

@@ -15,9 +15,10 @@ from ridgeline.models.common.dimensions import Dimensions, divided, read_activat
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.model import Model
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import Attention, KVContext, PositionBias
+from ridgeline.ops.attention import Attention, PositionBias
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.work import Reach

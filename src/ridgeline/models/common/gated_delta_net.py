@@ -15,10 +15,11 @@ from ridgeline.models.common.dimensions import Dimensions
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.rope import RopeDefaults, read_rope
 from ridgeline.models.common.windows import read_layer_types
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
 from ridgeline.ops.gate import GatedRMSNorm
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddRMSNorm

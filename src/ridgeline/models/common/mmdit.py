@@ -14,16 +14,21 @@ from torch import Tensor, nn
 from ridgeline.models.common.block_runner import Walk, every_block
 from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.common.dimensions import Dimensions
-from ridgeline.models.common.mmdit_blocks import DoubleBlock, MMDiTPass, MMDiTStyle, SingleBlock, modulation
+from ridgeline.models.common.mmdit_blocks import (
+    DoubleBlock,
+    MMDiTPass,
+    MMDiTStyle,
+    SingleBlock,
+    modulation,
+)
 from ridgeline.models.common.modulated import PART, ResidualStream, embedder
 from ridgeline.models.common.token_layout import JointRows, MMDiTGrid, MMDiTLayout
-from ridgeline.ops.attention import Uncached
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import AxialRotaryTable
-from ridgeline.ops.rows import JoinRows
+from ridgeline.ops.rows import JoinRows, RowPicker
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import Space, Work
 

@@ -19,13 +19,13 @@ from ridgeline.models.common.encoder import looks_at
 from ridgeline.models.common.modulated import PART, Factors, ResidualStream, enter, entry
 from ridgeline.models.common.token_layout import MMDiTLayout
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
-from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.rotary import Angles, Rope
-from ridgeline.ops.rows import JoinColumns, JoinRows
+from ridgeline.ops.rows import JoinColumns, JoinRows, RowPicker
 from ridgeline.ops.work import Reach, Space
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.common.priced_module import Network
-from ridgeline.ops.attention import KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import Kept
+from ridgeline.ops.kv_context import KVContext, Uncached
 from ridgeline.ops.matrix import AdapterRows
 from ridgeline.ops.op import Op
 from ridgeline.ops.place import Place

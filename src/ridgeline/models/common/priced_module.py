@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
-from ridgeline.ops.backend import Bound
+from ridgeline.ops.backend import REFERENCE, Backend
+from ridgeline.ops.bound import Bound
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import Reach, Space
@@ -30,6 +31,7 @@ class Network(Bound, ABC):
     matrices are stored, "" for the model's dtype.
     """
 
+    backend: Backend = REFERENCE
     storage: Storage
     spaces: tuple[Space, ...]
     ties: Mapping[str, str] = {}

@@ -21,11 +21,11 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
-from ridgeline.ops.attention import KVContext
-from ridgeline.ops.backend import RowPicker
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 _RENAMES = (("final_logits_bias", "lm_head.bias"),)

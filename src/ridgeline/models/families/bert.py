@@ -14,13 +14,14 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import IndexedEmbedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.residual import Add
+from ridgeline.ops.rows import RowPicker
 
 
 class BertEmbeddings(nn.Module):

@@ -13,11 +13,12 @@ from ridgeline.models.common.encoder import Encoder, looks_at
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import CAUSAL
 
 _BUFFERS = (r"(.*\.)?embeddings\.position_ids",)

@@ -15,10 +15,10 @@ from ridgeline.models.common.llama_decoder import build_decoder
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts, read_groups
 from ridgeline.models.common.rope import RopeDefaults, read_rope, rope_section
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.experts import ExpertSizes
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.latent import LatentAttention, LatentSizes, latent_scale
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec

@@ -7,12 +7,13 @@ from ridgeline.models.common.dimensions import Dimensions, divided, read_activat
 from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 
 
 class Gpt2SelfAttention(nn.Module):

@@ -24,8 +24,8 @@ from ridgeline.models.common.llama_decoder import read_trunk
 from ridgeline.models.common.model import Model, PlacedRows
 from ridgeline.models.common.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.embedding import EitherEmbedding, Embedding, IndexedEmbedding, PlacedEmbedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Head, Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddLayerNorm

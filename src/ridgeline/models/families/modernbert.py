@@ -13,13 +13,14 @@ from ridgeline.models.common.rope import read_own_rope, rope_sections
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm, LayerNorm
 from ridgeline.ops.pooling import PoolingMode
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import FULL, Reach
 
 _RENAMES = ((".attn.Wo", ".attn.o_proj"),)

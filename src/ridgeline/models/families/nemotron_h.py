@@ -17,9 +17,10 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.models.common.mixture import Mixture, read_corrected, read_experts
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.gate import GroupedRMSNorm
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddRMSNorm
 from ridgeline.ops.recurrence import ShortConvolution

@@ -14,8 +14,8 @@ from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.gated_delta_net import GatedDeltaNet, hybrid
 from ridgeline.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
 from ridgeline.models.common.storage import Storage
-from ridgeline.ops.attention import KVContext
 from ridgeline.ops.delta import DeltaSizes
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.router import RoutingRule
 

@@ -25,12 +25,13 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
-from ridgeline.ops.attention import KVContext, PositionBias
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import PositionBias
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.nonlinearity import ACTIVATIONS
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.stored import Stored, weight
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach

@@ -23,12 +23,13 @@ from ridgeline.models.common.family import Family
 from ridgeline.models.common.fields import Fields
 from ridgeline.models.common.storage import Storage
 from ridgeline.models.common.token_tables import TokenTables
-from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv_context import KVContext
 from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.rows import RowPicker
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 FRAMES: Final = 2

@@ -40,14 +40,14 @@ from ridgeline.models.common.token_layout import (
     text_lengths,
     with_padding,
 )
-from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.backend import RowPicker
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv_context import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, AxialRotaryTable, Rope
-from ridgeline.ops.rows import JoinRows, PaddingRow
+from ridgeline.ops.rows import JoinRows, PaddingRow, RowPicker
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import Reach, Space, Work
 

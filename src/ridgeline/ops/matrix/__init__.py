@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
+from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows
 from ridgeline.ops.matrix.awq import AwqMatrix
 from ridgeline.ops.matrix.compressed_tensors import PackedMatrix, SignedMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
 from ridgeline.ops.matrix.gguf import BLOCKS, GGUFMatrix
 from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
+from ridgeline.ops.matrix.low_rank import LowRank
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix

@@ -1,7 +1,7 @@
 """A matrix with adapters beside it: LoRA (Hu et al., arXiv:2106.09685), y = x W^T + s (x A^T) B^T for the rows that an
 adapter is asked for.
 
-Shapes: T rows of a step, N those of them with an adapter, I inputs, O outputs, K rank.
+Shapes: T rows of a step, N those of them with an adapter, I inputs, O outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
+from ridgeline.ops.matrix.low_rank import LowRank
 from ridgeline.ops.matrix.matrix import Matrix
 from ridgeline.ops.matrix.operands import Operands
-from ridgeline.ops.stored import Share, Stored, weight
+from ridgeline.ops.stored import Share
 from ridgeline.ops.work import Space, adapter_space
 
 
@@ -64,45 +63,6 @@ class AdapterRows:
         """The rows with an adapter: [N, ...]."""
         assert len(x_TI) == self.count, f"{len(x_TI)} rows run, adapters were chosen for {self.count}"
         return x_TI if self.whole else x_TI.index_select(0, self.own_N)
-
-
-class LowRank(Stored):
-    """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
-
-    is_adapter = True
-
-    def __init__(self, inputs: int, outputs: int, rank: int, scale: float, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.inputs, self.outputs, self.rank, self.scale = inputs, outputs, rank, scale
-        self.lora_A, self.lora_B = weight(rank, inputs, dtype=dtype), weight(outputs, rank, dtype=dtype)
-
-    def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors: none of the model's checkpoint."""
-        return ()
-
-    def fill(self, first: Tensor, second: Tensor) -> None:
-        """Take A [K, I] and B [O, K]."""
-        self.lora_A, self.lora_B = (nn.Parameter(each, requires_grad=False) for each in (first, second))
-
-    def added(self, x_NI: Tensor) -> Tensor:
-        """x_NI -> [N, O]."""
-        narrow_NK = self.backend.linear(x_NI, self.lora_A)
-        return self.backend.linear(narrow_NK, self.lora_B).mul_(self.scale)
-
-    def cost_of(self, rows: int) -> Cost:
-        """2 x rows x rank x (inputs + outputs) FLOPs; A and B once, however many rows share them. What goes in and
-        comes out is counted with the matrix."""
-        numbers = self.rank * (self.inputs + self.outputs)
-        flops = {format_of(self.lora_A.dtype).name: 2.0 * rows * numbers}
-        return Cost(flops=flops, weight_bytes=numbers * self.lora_A.dtype.itemsize)
-
-    def moved_by(self, rows: int) -> Cost:
-        """The same with what its two products read and write of activations, and the addition."""
-        moved = rows * (self.inputs + 2 * self.rank + 3 * self.outputs) * self.lora_A.dtype.itemsize
-        return self.cost_of(rows) + Cost(activation_bytes=moved)
-
-    def extra_repr(self) -> str:
-        return f"{self.inputs} -> {self.rank} -> {self.outputs}"
 
 
 class AdaptedMatrix(Matrix):

@@ -1,21 +1,22 @@
-"""Matrix: one stored matrix of a model, y = x W^T + b, in whatever form its numbers are kept."""
+"""Matrix: one stored matrix of a model, y = x W^T + b, in whatever form its numbers are kept.
+
+Shapes: T rows of a step, I inputs, O outputs.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
+from ridgeline.ops.matrix.low_rank import LowRank, LowRankBackend
 from ridgeline.ops.matrix.operands import Operands
 from ridgeline.ops.place import Place, PlaceKind
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
-
-if TYPE_CHECKING:
-    from ridgeline.ops.matrix.adapted import LowRank
 
 Split = Literal["column", "row"]
 
@@ -62,11 +63,21 @@ class MatrixSpec:
         return Place(name, kind, self.inputs, self.outputs)
 
 
+class MatrixBackend(LowRankBackend):
+    """The part of a backend that matrices call, in PyTorch."""
+
+    def product(self, matrix: "Matrix", x_TI: Tensor) -> Tensor:
+        """Return x W^T + b of a stored matrix: [T, O]."""
+        return matrix.computed(x_TI)
+
+
 class Matrix(Stored, ABC):
     """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
 
     stored: the format of its numbers, None for the model's dtype.
     """
+
+    backend: MatrixBackend = MatrixBackend()
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
         super().__init__()
@@ -87,7 +98,7 @@ class Matrix(Stored, ABC):
         """Return rows in the order in which a kernel multiplies them, and the operands for that order, if any."""
         return x_TI, self.operands
 
-    def low_rank(self, number: int) -> "LowRank | None":
+    def low_rank(self, number: int) -> LowRank | None:
         """Return what the adapter of this number adds; None if it leaves the matrix alone."""
         return None
 

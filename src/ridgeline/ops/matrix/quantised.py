@@ -1,6 +1,6 @@
 """Quantised matrices: codes (integers of 8 or 4 bits, or fp8) with a scale for each group of inputs.
 
-Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
+Shapes: N rows of a table, O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
-from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.matrix import Matrix, MatrixBackend, MatrixSpec
 from ridgeline.ops.matrix.operands import MAX_INTEGERS, UNIT, Codes, Operands
 from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, dtype_mismatch, weight
@@ -22,6 +22,14 @@ MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
 
 _LARGEST = {"int8": 127, "int4": 7, "fp8": 448}
 _PIECE = 1 << 18  # numbers that are quantised at a time: what that takes in fp32 is little beside a matrix
+
+
+class QuantisedMatrixBackend(MatrixBackend):
+    """The part of a backend that quantised matrices call, in PyTorch."""
+
+    def gather_coded(self, table: "QuantisedMatrix", numbers_N: Tensor) -> Tensor:
+        """Return the rows of a table of codes that have these numbers, int64 [N], in the model's dtype: [N, I]."""
+        return table.dense(numbers_N).to(table.spec.dtype)
 
 
 class QuantisedMatrix(Matrix):
@@ -35,6 +43,7 @@ class QuantisedMatrix(Matrix):
     """
 
     stored: WeightFormat
+    backend: QuantisedMatrixBackend = QuantisedMatrixBackend()
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)

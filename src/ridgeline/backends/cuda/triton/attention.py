@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ridgeline.backends.cuda.available import COPY_BYTES
+from ridgeline.backends.cuda.coverage import COPY_BYTES
 from ridgeline.backends.cuda.triton import attend, dense
 from ridgeline.backends.cuda.triton.keep import keep_rows
 from ridgeline.backends.cuda.triton.launch import early, is_hopper, product_dtype
