@@ -137,7 +137,7 @@ def family_of(fields: Fields) -> Family:
     if vq_autoencoder.FAMILY.builds(name):
         raise fields.refuse(
             f"{name} makes pictures of tokens, a part of Janus; from Python "
-            "ridgeline.checkpoint.load_vq_autoencoder runs it; give the folder of a language model"
+            "ridgeline.backends.model_loader.load_vq_autoencoder runs it; give the folder of a language model"
         )
     called = name or kind
     if not called:
