@@ -20,8 +20,8 @@ from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.admission import Queue
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.mixed.serving import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
+from ridgeline.server.multi_model import LoopedEngine
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one

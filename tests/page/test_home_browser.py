@@ -15,8 +15,8 @@ from ridgeline.page.document import exported
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
-from ridgeline.server.mixed.serving import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
+from ridgeline.server.multi_model import LoopedEngine
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 

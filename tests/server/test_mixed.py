@@ -27,9 +27,9 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.roofline.cards import load_card
-from ridgeline.server.mixed import serving
-from ridgeline.server.mixed.serving import LoopedEngine, ServedTogether, Together
+from ridgeline.server import multi_model as serving
 from ridgeline.server.model_loop import ModelLoop
+from ridgeline.server.multi_model import LoopedEngine, ServedTogether, Together
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.serving import ServedPictures, weight_bytes
 from ridgeline.server.serve import Served, serve

@@ -37,7 +37,7 @@ from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
 
 if TYPE_CHECKING:  # a language model's server does not wait for what draws
-    from ridgeline.server.mixed.serving import ServedTogether, Together
+    from ridgeline.server.multi_model import ServedTogether, Together
     from ridgeline.server.pictures.drawer import Drawer
     from ridgeline.server.pictures.serving import ServedPictures
 
@@ -243,7 +243,7 @@ def _serve_together(
     adapters: AdapterFlags,
     seed: int | None,
 ) -> int:
-    from ridgeline.server.mixed.serving import ServedTogether
+    from ridgeline.server.multi_model import ServedTogether
 
     if placement.device_named(engine.device).type != "cpu":
         raise ValueError(

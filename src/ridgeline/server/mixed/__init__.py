@@ -1,1 +1,0 @@
-"""A language model beside pipelines of pictures: one loop steps both, one application answers for both."""
