@@ -78,7 +78,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/backends/cpu/sources.py $(wildcard src/ridgeline/backends/cpu/native/*)
+$(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/backends/cpu/kernel_sources.py $(wildcard src/ridgeline/backends/cpu/native/*)
 	@echo '1/$(STEPS) an environment in $(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo '2/$(STEPS) torch without CUDA, some 200 MB, from $(TORCH_INDEX)'

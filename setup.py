@@ -90,7 +90,7 @@ def compile_kernels(source: Path, library: Path) -> None:
     """Compile the kernels for each instruction set and link them, with $CXXFLAGS behind our own. Raises
     CalledProcessError or OSError."""
     (cxx, processor), added = compiler(), words("CXXFLAGS")
-    digest = runpy.run_path(str(source.parent / "sources.py"))["digest_of"](source)
+    digest = runpy.run_path(str(source.parent / "kernel_sources.py"))["digest_of"](source)
     with tempfile.TemporaryDirectory() as folder:
         jobs = {Path(folder, "library.o"): (source / "library.cpp", [f'-DSOURCES="{digest}"'])}
         jobs[Path(folder, "pool.o")] = source / "pool.cpp", []

@@ -1,8 +1,8 @@
 """Predicted beside measured, for published measurements: `python benchmarks/accuracy.py` writes benchmarks/accuracy.md,
-and roofline/accuracy.toml, from which the package states its trust.
+and price/accuracy.toml, from which the package states its trust.
 
-Facts are in benchmarks/measured/; the constants are the kernels' of roofline/cards.toml and the engines' of
-roofline/engines.toml. Nothing is tuned here.
+Facts are in benchmarks/measured/; the constants are the kernels' of price/cards.toml and the engines' of
+price/engines.toml. Nothing is tuned here.
 """
 
 from pathlib import Path

@@ -7,9 +7,9 @@ import accuracy_memory as memory
 import accuracy_pictures as pictures
 import accuracy_trust as trust
 from accuracy_replay import MEASURED, Published, Row, facts, predict, published_as, read
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.guard import beats_floor
-from ridgeline.roofline.plan.phases import Estimate
+from ridgeline.price.devices import load_card
+from ridgeline.price.physics_guard import beats_floor
+from ridgeline.price.plan.request_phases import Estimate
 
 
 @dataclass(frozen=True, slots=True)

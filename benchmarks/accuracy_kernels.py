@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 
 from accuracy_replay import facts
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.experts import Experts, ExpertSizes
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import CAUSAL, TOKENS, Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.time import communication_seconds, floor_seconds, op_seconds
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.experts import Experts, ExpertSizes
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import CAUSAL, TOKENS, Segment, Work
+from ridgeline.price.devices import load_card
+from ridgeline.price.op_time import communication_seconds, floor_seconds, op_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ Policies: `mixed` gives every running request its next token and the rest of a s
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.ops.work import Reach, Segment, Work
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.core.ops.work import Reach, Segment, Work
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
 
 Seconds = Callable[[Work], float]
 

@@ -4,9 +4,9 @@ import statistics
 from dataclasses import dataclass, replace
 
 from accuracy_replay import case_of, facts
-from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.plan.case import Case, Workload
-from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.scenario import Case, Workload
 
 GIB = 2**30
 PAGE = 16

@@ -10,8 +10,8 @@ import accuracy_memory as memory
 import accuracy_pictures as pictures
 from accuracy_findings import Findings, Result
 from accuracy_replay import MEASURED, UNITS, Row, published, published_as
-from ridgeline.roofline.accuracy import METRICS
-from ridgeline.roofline.engine_profile import load_engine
+from ridgeline.price.accuracy import METRICS
+from ridgeline.price.engine_profile import load_engine
 
 NEAR, FAR = 0.15, 0.25
 
@@ -25,7 +25,7 @@ Error is expected over measured, less one, in the unit of the row: above zero is
 rate. A floor is what nothing can beat: the least time, the highest rate.
 What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
 
-The constants of cards are fits to kernel times (`roofline/cards.toml` names the source of each); those of engines are
+The constants of cards are fits to kernel times (`price/cards.toml` names the source of each); those of engines are
 read in source code, documentation, profiles and micro-benchmarks (below). None was chosen by a row of time, judged or
 not: where nothing but such a row would tell, the row stays off.
 

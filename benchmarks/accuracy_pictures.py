@@ -4,7 +4,7 @@ request    texts encoded, all passes, the decode
 step       the passes of one step: two with guidance
 pass       one pass of the denoiser
 On several cards rows are divided as they say (`sequence`: Ulysses). eager: nothing fused, as diffusers' classes
-dispatch (diffusion/eager.toml); compiled: what our ops state.
+dispatch (media/diffusion/eager.toml); compiled: what our ops state.
 """
 
 import csv
@@ -15,17 +15,17 @@ from functools import cache
 from pathlib import Path
 
 import accuracy_trust as trust
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.division import Division
-from ridgeline.diffusion.eager import unfused
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.price import Job, PipelinePrice
-from ridgeline.document.numbers import say_seconds
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import OWN_ENGINE, load_engine
-from ridgeline.roofline.guard import beats_floor
-from ridgeline.roofline.plan.phases import Estimate
+from ridgeline.core.checkpoint import open_source
+from ridgeline.media.diffusion.diffusion_parallel import Division
+from ridgeline.media.diffusion.eager import unfused
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_price import Job, PipelinePrice
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
+from ridgeline.price.physics_guard import beats_floor
+from ridgeline.price.plan.request_phases import Estimate
+from ridgeline.util.document.humanize import say_seconds
 
 FACTS = Path(__file__).resolve().parent / "measured" / "pictures.csv"
 

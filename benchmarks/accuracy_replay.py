@@ -18,18 +18,18 @@ from pathlib import Path
 
 import accuracy_loop
 from accuracy_loop import Loop
-from ridgeline.checkpoint.catalogue import CATALOGUE
-from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.recipes import PLAIN, uniform
-from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
-from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.plan.case import Case, Setup, Workload, one_cards_part
-from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.phases import Estimate, decode_step
-from ridgeline.roofline.plan.trust import class_of
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint.catalogue import CATALOGUE
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.recipes import PLAIN, uniform
+from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
+from ridgeline.core.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.request_phases import Estimate, decode_step
+from ridgeline.price.plan.scenario import Case, Setup, Workload, one_cards_part
+from ridgeline.price.plan.trust import class_of
+from ridgeline.price.price import Price
 
 UNITS = {"ms": 1e-3, "s": 1.0, "tok/s": 1.0}  # of published figures, in seconds and tokens a second
 ROUNDS = 10  # requests that each user of a closed loop makes, which no table says
@@ -91,7 +91,7 @@ class Row:
 
     @property
     def metric_class(self) -> str:
-        """What sort of figure it is: as in roofline/accuracy.py."""
+        """What sort of figure it is: as in price/accuracy.py."""
         return class_of(self._sort, self.devices)
 
     @property

@@ -1,14 +1,14 @@
-"""What the package states its trust from: roofline/accuracy.toml, made of all priced rows."""
+"""What the package states its trust from: price/accuracy.toml, made of all priced rows."""
 
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.roofline.accuracy import NEAR, AccuracyRow
+from ridgeline.price.accuracy import NEAR, AccuracyRow
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "roofline" / "accuracy.toml"
-_HEAD = "# Made by benchmarks/accuracy.py from benchmarks/measured; see roofline/accuracy.py. Do not edit.\n"
+_HEAD = "# Made by benchmarks/accuracy.py from benchmarks/measured; see price/accuracy.py. Do not edit.\n"
 
 
 @dataclass(frozen=True, slots=True)

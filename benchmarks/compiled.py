@@ -13,9 +13,9 @@ import time
 
 import torch
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline, compile_blocks
-from ridgeline.diffusion.request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.pipeline import Pipeline, compile_blocks
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

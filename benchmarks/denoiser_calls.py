@@ -21,11 +21,11 @@ import torch
 
 from ridgeline import load_pipeline
 from ridgeline.backends.model_loader import load_denoiser
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.models.common.denoiser import Denoiser, Texts
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models.common.denoiser import Denoiser, Texts
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.noise import Noise
+from ridgeline.media.diffusion.pipeline import Pipeline
 
 
 def widened(folder: Path, hidden: int, to: Path) -> None:

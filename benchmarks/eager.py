@@ -1,5 +1,5 @@
 """What diffusers' denoisers move beside products and attention when nothing fuses it: `python benchmarks/eager.py`
-writes src/ridgeline/diffusion/eager.toml.
+writes src/ridgeline/media/diffusion/eager.toml.
 
 Every op that torch dispatches in a pass on meta is noted with the bytes that it reads and writes; products and
 attention are left out, and so are views. Two sizes of picture tell what grows with its tokens and what does not.
@@ -24,8 +24,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.catalogue import pipeline_names
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.catalogue import pipeline_names
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "diffusion" / "eager.toml"
 _SIDES = (768, 1280)  # neither is what PixArt was trained on, whose positions it does not make anew

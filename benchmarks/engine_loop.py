@@ -18,15 +18,15 @@ from collections.abc import Sequence
 
 import torch
 
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec
+from ridgeline.core.ops.work import CAUSAL
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.row import Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
-from ridgeline.ops.work import CAUSAL
 
 STEP_NANOSECONDS = 13_000_000
 _TOKEN = Sampled(7)

@@ -23,18 +23,18 @@ import torch
 from gpu_page import PAGE, Report, Roofs, Row, heard
 from gpu_steps import BATCHES, PROMPTS, NotMeasured, Step, Steps, rows_of
 from gpu_transformers import theirs
-from ridgeline.calibrate.file import Uncalibrated
-from ridgeline.calibrate.roofs import peaks, products, streams
-from ridgeline.calibrate.this import this_accelerator
-from ridgeline.calibrate.timer import Timer
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.models.building import build_to_run
-from ridgeline.ops.work import Work
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.insight.calibrate.calibration_file import Uncalibrated
+from ridgeline.insight.calibrate.local_device import this_accelerator
+from ridgeline.insight.calibrate.roofs import peaks, products, streams
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
 
 MODELS = ("llama-3.1-8b", "qwen3-0.6b")
 _SHARE = 0.6  # of the card's memory: KV memory for every row, and nothing is ever short

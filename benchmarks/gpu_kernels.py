@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.backends.cuda.triton import One, PagedAttention, Seen, Several, product
-from ridgeline.backends.cuda.triton.kernels import TritonKernels
-from ridgeline.backends.shared import Scoring
-from ridgeline.ops.formats import weight_format_named
-from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
-from ridgeline.ops.matrix.operands import Operands
+from ridgeline.backends.cuda.triton.triton_kernels import TritonKernels
+from ridgeline.backends.kernel_support import Scoring
+from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
+from ridgeline.core.ops.matrix.operands import Operands
+from ridgeline.core.ops.number_formats import weight_format_named
 
 SHAPES = ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096), (4096, 128256))
 ROW_TILES = ((2, 1024), (2, 2048), (4, 1024), (4, 2048), (1, 2048))

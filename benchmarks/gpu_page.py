@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Work
+from ridgeline.core.ops.work import AttentionSum, AttentionWork, Reach, Work
 
 PAGE = Path(__file__).with_name("gpu.md")
 _BY_HAND = "## About these figures"  # from there on the page is written by hand

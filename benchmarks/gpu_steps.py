@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 
+from ridgeline.core.ops.work import Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import Loaded
-from ridgeline.ops.work import Work
 
 BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
 PROMPTS = (128, 512, 2048, 8192)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from gpu_steps import CONTEXT
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 
 _CALLS = 7  # the first two to get ready
 

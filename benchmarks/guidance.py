@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.text import load_tokenizer
 from ridgeline.engine import EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.guidance import Guide, Guides
 from ridgeline.engine.setup import load_engine
-from ridgeline.text import load_tokenizer
+from ridgeline.engine.structured_output import Guide, Guides
 
 PERSON = {
     "type": "object",

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.backends.cpu.attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.backends.shared import Scoring
-from ridgeline.ops.matrix.operands import Operands
+from ridgeline.backends.kernel_support import Scoring
+from ridgeline.core.ops.matrix.operands import Operands
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16
 MATRICES = ((1024, 3072), (3072, 1024))

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 import ridgeline
 from serving import serving
 
-BUILTIN = Path(ridgeline.__file__).parent / "builtin" / "tales"
+BUILTIN = Path(ridgeline.__file__).parent / "data" / "builtin" / "tales"
 WITHIN = 1e-3  # nats of a whole ending; both sides round fp32 sums in their own order
 
 QUESTIONS = [

@@ -23,9 +23,9 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ridgeline.bench.job import Data, Job, Load, Target, Wording
-from ridgeline.bench.run import Run, run, warm_up
-from ridgeline.traffic.percentiles import Distribution
+from ridgeline.insight.bench.bench_run import Run, run, warm_up
+from ridgeline.insight.bench.job import Data, Job, Load, Target, Wording
+from ridgeline.insight.traffic.percentiles import Distribution
 
 ALLOWED = 0.02
 MS = 1_000_000

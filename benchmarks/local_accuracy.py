@@ -23,23 +23,23 @@ import torch
 
 from ridgeline import __version__
 from ridgeline.backends.model_loader import load_model
-from ridgeline.backends.watched import Watched
-from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.file import load
-from ridgeline.calibrate.overhead import COLD
-from ridgeline.calibrate.probe import Probe, mean_pace
-from ridgeline.calibrate.roofs import beyond_caches, stated_caches
-from ridgeline.calibrate.steps import Stopwatch
-from ridgeline.calibrate.timer import Timer
-from ridgeline.engine.bare import drive
+from ridgeline.backends.timed_backend import Watched
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import Work
+from ridgeline.engine.engine_builder import drive
 from ridgeline.engine.runner import Runner
-from ridgeline.host import threads_for
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import Work
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.pace import Pace
-from ridgeline.roofline.price import Price, traced_calls
-from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.calibration_file import load
+from ridgeline.insight.calibrate.overhead import COLD
+from ridgeline.insight.calibrate.probe import Probe, mean_pace
+from ridgeline.insight.calibrate.roofs import beyond_caches, stated_caches
+from ridgeline.insight.calibrate.steps import Stopwatch
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Device
+from ridgeline.price.op_time import compute_seconds, memory_seconds, op_seconds
+from ridgeline.price.price import Price, traced_calls
+from ridgeline.price.slowdown import Pace
+from ridgeline.util.host import threads_for
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "local_accuracy.md"

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import torch
 
-from ridgeline.calibrate.probe import Probe, mean_pace
-from ridgeline.calibrate.roofs import beyond_caches, stated_caches
-from ridgeline.calibrate.timer import Timer
-from ridgeline.roofline.pace import Pace
+from ridgeline.insight.calibrate.probe import Probe, mean_pace
+from ridgeline.insight.calibrate.roofs import beyond_caches, stated_caches
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.slowdown import Pace
 
 _BIN = 0.2
 """Seconds that are one sample of the pace: where a core had more time for slices they do not count for more."""

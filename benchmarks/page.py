@@ -26,7 +26,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from ridgeline.page.document import page_sizes
+from ridgeline.learn.page.html_document import page_sizes
 
 CHROMIUM = "/usr/bin/chromium"
 PAGES = 10_000

@@ -28,13 +28,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from quality import Cell, loaded
-from ridgeline.checkpoint.gguf_config import tensor_names
-from ridgeline.checkpoint.source import open_source
-from ridgeline.checkpoint.tokenizer import tokenizer_of
+from ridgeline.core.checkpoint.gguf_config import tensor_names
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.models.common.recipes import WITH_HEAD, running_names
+from ridgeline.core.models.common.recipes.perplexity import FILE
+from ridgeline.core.text.fast_tokenizer import FastTokenizer
 from ridgeline.engine import SamplingParams
-from ridgeline.models.common.recipes import WITH_HEAD, running_names
-from ridgeline.models.common.recipes.perplexity import FILE
-from ridgeline.text.fast import FastTokenizer
 
 MODEL, BOOK, WINDOWS, WINDOW = "SmolLM2-135M-Instruct", "h-g-wells--the-time-machine.md", 8, 1024
 TEXT = f"tokens 0 to {WINDOWS * WINDOW - 1:,} of text/classic-books/{BOOK}, in {WINDOWS} windows of {WINDOW:,}"

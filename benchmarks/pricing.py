@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from ridgeline.checkpoint import read_config
-from ridgeline.models import build
-from ridgeline.ops.work import Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import build
+from ridgeline.core.ops.work import Work
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 
 BATCH, STEPS = 256, 5_000
 

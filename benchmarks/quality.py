@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from local_accuracy import Bench
+from ridgeline.core.ops.matrix import Matrix
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.ops.matrix import Matrix
 
 REPORT = Path(__file__).with_name("quality.md")
 ENDS = "<|endoftext|>"

@@ -10,11 +10,11 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from ridgeline.calibrate.this import this_device
+from ridgeline.core.ops.work import Work
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.events import StepRecord
-from ridgeline.host import cores
-from ridgeline.ops.work import Work
+from ridgeline.insight.calibrate.local_device import this_device
+from ridgeline.util.host import cores
 
 
 @dataclass(slots=True)

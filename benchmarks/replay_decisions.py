@@ -3,9 +3,9 @@
     python benchmarks/replay_decisions.py [--model tales] [--requests 1000] [--seed 0]
 
 Requests come in bunches to the engine around the model, under five settings: prompts in small chunks and in large ones,
-equal beginnings, too few pages, requests that are aborted. Each run is simulated again by `simulate/replay.py`,
-which is told lengths and names of blocks, and every plan compared: items, positions, pages, copies, in their order.
-Every line should say that all are equal.
+equal beginnings, too few pages, requests that are aborted. Each run is simulated again by
+`insight/simulate/engine_replay.py`, which is told lengths and names of blocks, and every plan compared: items,
+positions, pages, copies, in their order. Every line should say that all are equal.
 """
 
 import argparse
@@ -15,17 +15,17 @@ from itertools import count
 
 import torch
 
-from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.bare import engine_around
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.replay import RecordedRun, replay
-from ridgeline.simulate.replica import Machine
+from ridgeline.insight.simulate.engine_replay import RecordedRun, replay
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan.scenario import ModelCache, Setup
 
 
 @dataclass(frozen=True)

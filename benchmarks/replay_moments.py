@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ridgeline.checkpoint.source import read_config
+from ridgeline.core.checkpoint.source import read_config
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.clock import Clock
-from ridgeline.simulate.replica import Prompts, Replica, StepPricer
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
+from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan.scenario import ModelCache, Setup
 from serving import serving
 
 

@@ -55,7 +55,7 @@ def serving(replicas: int, cores: str, *more: str) -> Iterator[Up]:
     command += [*more, *(["--replicas", str(replicas)] if replicas > 1 else [])]
     with started(command) as (url, pid, log):
         up = Up(url, pid, [], log)
-        up.engines = engines(up) if replicas > 1 else descendants(pid, b"ridgeline.engine.worker.child")
+        up.engines = engines(up) if replicas > 1 else descendants(pid, b"ridgeline.engine.worker.engine_child")
         yield up
 
 

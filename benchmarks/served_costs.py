@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from ridgeline.calibrate.overhead import COLD
-from ridgeline.simulate.front import Between, Front
+from ridgeline.insight.calibrate.overhead import COLD
+from ridgeline.insight.simulate.serving_overhead import Between, Front
 
 LATER = COLD + 1
 """Which decode step after a prompt stands for all later ones, which take what they are priced at."""

@@ -94,7 +94,7 @@ def child_of(pid: int) -> int:
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(stat[1]) == pid and b"ridgeline.engine.worker.child" in command:
+            if int(stat[1]) == pid and b"ridgeline.engine.worker.engine_child" in command:
                 return int(folder.name)
     raise SystemExit("the server has no process for its engine")
 

@@ -9,23 +9,23 @@ a table have the same requests. Printed are rows of benchmarks/simulate.md.
 import argparse
 from collections.abc import Iterable, Iterator
 
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.fleet import Fleet, Split
-from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.simulate.verdict import verdict
-from ridgeline.traffic.arrivals import SECOND, poisson
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn, spread
-from ridgeline.traffic.scaling import Scaling
-from ridgeline.traffic.slo import parse_slo
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_verdict import verdict
+from ridgeline.insight.traffic.arrivals import SECOND, poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import ModelCache, Setup
 
 SLO = parse_slo("ttft=1s,tpot=50ms")
 NVLINK, GIGABIT = 450e9, 1e9 / 8

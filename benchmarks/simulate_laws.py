@@ -12,20 +12,20 @@ import argparse
 
 import numpy as np
 
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
-from ridgeline.roofline.plan.serving import Serving
-from ridgeline.simulate.law import load_law, load_wall, loop_law
-from ridgeline.simulate.log import OUTCOMES, Log
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import SECOND, constant, poisson
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.insight.simulate.load_law import load_law, load_wall, loop_law
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.run_log import OUTCOMES, Log
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
 
 CASES = ((100, 64), (500, 100), (1000, 50), (2000, 128))
 USERS = (1, 2, 4, 8, 16)

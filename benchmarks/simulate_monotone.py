@@ -11,19 +11,19 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.capacity import capacity
-from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.offered import OpenLoop, hurried
-from ridgeline.traffic.slo import parse_slo
-from ridgeline.traffic.trace import TraceRequest, read_trace
+from ridgeline.insight.simulate.capacity import capacity
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.traffic.offered import OpenLoop, hurried
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import ModelCache, Setup
 from simulate_advice import SECONDS, window
 
 SLO = parse_slo("ttft=1s,tpot=50ms")

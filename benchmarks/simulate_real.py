@@ -36,24 +36,24 @@ from pathlib import Path
 import torch
 
 from machine_pace import Cores, watched
-from ridgeline.calibrate.file import load as calibrated
-from ridgeline.calibrate.this import this_device
-from ridgeline.checkpoint.source import read_config
+from ridgeline.core.checkpoint.source import read_config
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.pace import Pace
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.asked import Asked, price_error
-from ridgeline.simulate.findings import FIGURES, Findings, simulate
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.front import Between, Front
-from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import gamma, poisson
-from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn, hurried
-from ridgeline.traffic.trace import TraceRequest, read_trace
+from ridgeline.insight.calibrate.calibration_file import load as calibrated
+from ridgeline.insight.calibrate.local_device import this_device
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.serving_overhead import Between, Front
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings, simulate
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_query import Asked, price_error
+from ridgeline.insight.traffic.arrivals import gamma, poisson
+from ridgeline.insight.traffic.lengths import Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, hurried
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.slowdown import Pace
 from served_costs import Phase, costs_of
 from serving import Server, serving
 

@@ -8,19 +8,19 @@ and p99, TPOT p99 in milliseconds, the share of requests within TTFT 1 s and TPO
 
 import argparse
 
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn, spread
-from ridgeline.traffic.slo import parse_slo
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import ModelCache, Setup
 
 RUNS = [("random", 0.0), ("round-robin", 0.0), *[(name, age) for age in (0.0, 0.5, 5.0) for name in ("two", "least")]]
 

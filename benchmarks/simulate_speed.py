@@ -16,19 +16,19 @@ import resource
 import time
 from itertools import islice
 
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.replica import Machine, StepPricer
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import constant
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, Users, drawn, spread
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Machine, StepPricer
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.traffic.arrivals import constant
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, Users, drawn, spread
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import ModelCache, Setup
 
 INPUT, OUTPUT = 925, 266
 

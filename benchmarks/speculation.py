@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.calibrate.this import this_device
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
@@ -27,7 +26,8 @@ from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.engine.speculation.drafter import Ask
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.roofline.device import Device
+from ridgeline.insight.calibrate.local_device import this_device
+from ridgeline.price.device import Device
 
 ACCEPTANCES = (0.3, 0.6, 0.9)
 Answers = dict[tuple[int, ...], list[int]]

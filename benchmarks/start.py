@@ -85,8 +85,8 @@ def read_over(file: Path) -> float:
 
 def read_fresh(folder: Path) -> float:
     """Seconds of all tensors read into fresh memory."""
-    from ridgeline.checkpoint.folder import open_checkpoint
-    from ridgeline.checkpoint.loading import read_anew
+    from ridgeline.core.checkpoint.folder import open_checkpoint
+    from ridgeline.core.checkpoint.load_report import read_anew
 
     return read_anew(open_checkpoint(folder), float("inf")).seconds
 

@@ -22,9 +22,9 @@ from zoo.digits.classifier import classifier, read
 from zoo.digits.prompts import DIGITS
 from zoo.digits.training import averaged
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 

@@ -14,18 +14,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ridgeline.diffusion.batching import Batching
-from ridgeline.diffusion.geometry import Layout, Size
-from ridgeline.diffusion.guidance import Convention, guidance_of
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
-from ridgeline.diffusion.scheduler_config import Scheduler
-from ridgeline.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
-from ridgeline.diffusion.timestep_call import flux_sigmas
-from ridgeline.models.common.denoiser import Denoiser, Texts
-from ridgeline.ops.work import Space, Work
+from ridgeline.core.models.common.denoiser import Denoiser, Texts
+from ridgeline.core.ops.work import Space, Work
+from ridgeline.media.diffusion.batching import Batching
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.geometry import Layout, Size
+from ridgeline.media.diffusion.guidance import Convention, guidance_of
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.samplers import dpmpp_2m, euler, unipc
+from ridgeline.media.diffusion.scheduler_config import Scheduler
+from ridgeline.media.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.media.diffusion.timestep_call import flux_sigmas
 
 TRAIN_STEPS = 1000
 SCHEDULERS = {

@@ -11,7 +11,7 @@ add to what is found.
 import argparse
 from pathlib import Path
 
-from ridgeline.traffic.trace import TraceRequest, read_trace
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 
 
 def pairs(path: Path) -> list[tuple[TraceRequest, TraceRequest]]:

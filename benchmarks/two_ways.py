@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.checkpoint import open_source
 from ridgeline.cli.options import device_named
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.price import Job, Parts, PipelinePrice
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.pictures.drawing import TokenDrawer, load_drawer
-from ridgeline.roofline.device import Device
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice
+from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.price.device import Device
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 ASKED = "a handwritten seven"

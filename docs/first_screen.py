@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ridgeline.document.svg_parts import document, line, on_dark, words
+from ridgeline.util.document.svg_parts import document, line, on_dark, words
 
 LIGHT = Path(__file__).with_name("first_screen.svg")
 DARK = LIGHT.with_stem("first_screen-dark")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from ridgeline.document.svg_parts import on_dark
+from ridgeline.util.document.svg_parts import on_dark
 
 IMAGES = Path(__file__).with_name("images")
 SIMULATE = "simulate llama-3-8b --device h100-sxm --rate 12 --profile spike:3:20s:8s --duration 60s --max-requests 128"

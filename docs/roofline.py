@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ridgeline.document.svg_parts import on_dark
+from ridgeline.util.document.svg_parts import on_dark
 
 LIGHT = Path(__file__).with_name("roofline.svg")
 DARK = LIGHT.with_stem("roofline-dark")

@@ -12,10 +12,10 @@ import torch
 from hypothesis import settings
 
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.calibrate import estimate
-from ridgeline.calibrate.estimate import probed
-from ridgeline.calibrate.timer import Timer
-from ridgeline.roofline.device import Device
+from ridgeline.insight.calibrate import estimate
+from ridgeline.insight.calibrate.estimate import probed
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Device
 from support.kernels import SETS, back_to_the_best
 
 if not torch.cuda.is_available():

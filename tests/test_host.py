@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline import host
-from ridgeline.host import (
+from ridgeline.util import host
+from ridgeline.util.host import (
     address_space,
     available_memory,
     check_threads,
@@ -102,7 +102,7 @@ def test_under_a_ulimit(kind: str, limit: int) -> None:
     """What is left of it can be had but for what Python itself needs, and more cannot."""
     program = f"""
 import mmap, resource
-from ridgeline.host import address_space, available_memory
+from ridgeline.util.host import address_space, available_memory
 resource.setrlimit(resource.{kind}, ({limit}, {limit}))
 left = int(address_space())
 assert available_memory() <= left < {limit}
@@ -145,7 +145,7 @@ def test_freed_memory_is_used_again() -> None:
     """What a step frees the next one takes without a fault; as glibc comes, each 4 KB of it are one."""
     script = """
 import resource, sys
-from ridgeline.host import keep_freed_memory
+from ridgeline.util.host import keep_freed_memory
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 if sys.argv[1:]: keep_freed_memory()
 for _ in range(2):
@@ -164,7 +164,7 @@ def test_freed_memory_is_returned_by_the_heaps_of_all_threads() -> None:
     """`keep_freed_memory` comes first, as it does in every command: what threads read is then held until the end."""
     script = """
 import sys, threading
-from ridgeline.host import keep_freed_memory, return_freed_memory
+from ridgeline.util.host import keep_freed_memory, return_freed_memory
 def pages():
     return int(open("/proc/self/statm").read().split()[1])
 def read():

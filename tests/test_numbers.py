@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.document.numbers import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three
+from ridgeline.util.document.humanize import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.backends.cpu.sources import digest_of
+from ridgeline.backends.cpu.kernel_sources import digest_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src", "ridgeline")

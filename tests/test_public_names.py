@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import ridgeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 
 
 def test_every_public_name_is_there_without_a_warning() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.roofline.cards import cards
+from ridgeline.price.devices import cards
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_the_scheduler_imports_what_it_says(trees: dict[Path, ast.Module]) -> No
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
     }
-    assert not [name for name in names if name.startswith(("torch", "ridgeline.models", "ridgeline.ops"))]
+    assert not [name for name in names if name.startswith(("torch", "ridgeline.core.models", "ridgeline.core.ops"))]
 
 
 def test_it_names_no_more_architectures_than_there_are() -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate import file
-from ridgeline.checkpoint import read_config
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.source import open_source
-from ridgeline.checkpoint.tokenizer import tokenizer_of
-from ridgeline.models import ModelRefused
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.models import ModelRefused
+from ridgeline.insight.calibrate import calibration_file
+from ridgeline.price.devices import load_card
 
 DEEP_JSON = '{"a": ' * 5000 + "1" + "}" * 5000
 PARSED_JSON = '{"a": ' * 200 + "1" + "}" * 200  # json reads it; what walks through the value would not for long
@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Callable[[Path], object], type[ValueError]]] = {
     "model.safetensors.index.json": (open_checkpoint, ModelRefused),
     "card.json": (lambda folder: load_card(str(folder / "card.json")), ValueError),
     "card.toml": (lambda folder: load_card(str(folder / "card.toml")), ValueError),
-    "calibration.json": (lambda _: file.load(1), file.Uncalibrated),
+    "calibration.json": (lambda _: calibration_file.load(1), calibration_file.Uncalibrated),
 }
 
 

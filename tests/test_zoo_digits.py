@@ -26,9 +26,9 @@ from zoo.digits.train import Taught, flow_loss, levels, load_weights
 from zoo.digits.training import Training, averaged
 from zoo.training import Clock
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.diffusion.samplers import euler, renoise
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.samplers import euler, renoise
 from support.checkpoints import redraw
 
 VAE = autoencoder().eval()

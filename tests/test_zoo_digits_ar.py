@@ -28,8 +28,8 @@ from zoo.digits_ar.model import Drawer, Shape
 from zoo.digits_ar.tokenizer import BEGIN, NO_TARGET, rows_of, train_tokenizer
 from zoo.digits_ar.train import Taught
 
-from ridgeline.checkpoint.source import open_source
-from ridgeline.pictures.drawing import load_drawer
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.media.images.image_generator import load_drawer
 from support.checkpoints import redraw
 
 TOKENIZER = train_tokenizer(480, prompts=2000)

@@ -24,8 +24,8 @@ from zoo.digits_video.prompts import TO, caption, kept, prompt
 from zoo.digits_video.tokenizer import encoded, tokenizer_of_prompts
 from zoo.digits_video.train import Taught
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.checkpoints import redraw
 
 VAE = autoencoder().eval()

@@ -4,12 +4,12 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.version import __version__
+from ridgeline.util.version import __version__
 
 if TYPE_CHECKING:
-    from ridgeline.diffusion.loading import load_pipeline
-    from ridgeline.diffusion.request import DiffusionRequest
     from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams, StructuredOutputs
+    from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+    from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 __all__ = [
     "LLM",
@@ -21,7 +21,10 @@ __all__ = [
     "__version__",
     "load_pipeline",
 ]
-_ELSEWHERE = {"DiffusionRequest": "diffusion.request", "load_pipeline": "diffusion.loading"}  # others are the engine's
+_ELSEWHERE = {
+    "DiffusionRequest": "media.diffusion.diffusion_request",
+    "load_pipeline": "media.diffusion.pipeline_loader",
+}  # others are the engine's
 
 
 def __getattr__(name: str) -> Any:

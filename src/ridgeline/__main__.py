@@ -2,20 +2,20 @@
 
 import sys
 
-from ridgeline.cli import process
+from ridgeline.cli import process_setup
 
 
 def main() -> None:
     """Import and run it."""
-    process.prepare()
+    process_setup.prepare()
     if sys.argv[1:2] == ["serve"]:
-        process.leave_on_sigterm()
+        process_setup.leave_on_sigterm()
     from ridgeline.cli.main import main as command
 
     try:
         command()
     finally:
-        process.signal_interrupts(quit_at_once=True)
+        process_setup.signal_interrupts(quit_at_once=True)
 
 
 if __name__ == "__main__":

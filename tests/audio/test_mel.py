@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from ridgeline.audio.mel import HOP, RATE, LogMel, mel_filters
-from ridgeline.audio.recording import Recording
+from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.mel import HOP, RATE, LogMel, mel_filters
 
 TOLERANCE = 1e-4  # of features that lie between -1 and 1.5
 SPEECH = Path(os.environ.get("RIDGELINE_DATA", ""), "tokenizers", "whisper", "jfk.flac")

@@ -12,8 +12,8 @@ import pytest
 import soundfile
 import soxr
 
-from ridgeline.audio.mel import RATE
-from ridgeline.audio.recording import Recording
+from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.mel import RATE
 
 
 def tone(seconds: float, rate: int, hertz: float = 440.0) -> np.ndarray:

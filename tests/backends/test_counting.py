@@ -12,15 +12,15 @@ import ridgeline
 from ridgeline import backends
 from ridgeline.backends import priced_backend
 from ridgeline.backends.reference import ReferenceBackend
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.linear import Projections
+from ridgeline.core.ops.matrix import Matrix
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.rotary import Angles, RotaryTable
+from ridgeline.core.ops.work import Segment, Space, Work
 from ridgeline.engine.params import SamplingParams
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.linear import Projections
-from ridgeline.ops.matrix import Matrix
-from ridgeline.ops.norm import AddRMSNorm, RMSNorm
-from ridgeline.ops.op import Launch, Op
-from ridgeline.ops.rotary import Angles, RotaryTable
-from ridgeline.ops.work import Segment, Space, Work
-from ridgeline.roofline.price import traced_calls
+from ridgeline.price.price import traced_calls
 
 PROMPTS = ["Once upon a time", "The dog"]
 TOKENS = 5

@@ -11,16 +11,16 @@ from models.configs import CONFIGS
 from ridgeline import backends
 from ridgeline.backends import priced_backend, priced_backends
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.checkpoint import open_source
-from ridgeline.engine import kv_room
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.ops.backend import Backend, ReplayedSteps, ReplayShape
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.engine import kv_budget
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.kv_room import layout_with_room
+from ridgeline.engine.kv_budget import layout_with_room
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.setup import Draft
-from ridgeline.ops.backend import Backend, ReplayedSteps, ReplayShape
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.activations import activation_peak, replayed_bytes
-from ridgeline.roofline.price import Price
+from ridgeline.engine.speculation.speculation_setup import Draft
+from ridgeline.price.activations import activation_peak, replayed_bytes
+from ridgeline.price.price import Price
 from support.checkpoints import random_ours
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_an_engine_leaves_room_for_it_by_its_names(ranks: int, monkeypatch: pyte
     """Once a rank; a draft model is in one of them, with the steps that are its own."""
     monkeypatch.setattr(backends, "BACKENDS", (HoldingBackend, *backends.BACKENDS))
     kept: list[Mapping[str, float]] = []
-    monkeypatch.setattr(kv_room, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
+    monkeypatch.setattr(kv_budget, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
     model, source = random_ours(CONFIGS["llama"]), open_source("tales")
     settings = EngineSettings(limits=Limits(tokens=16), kv_bytes=1e6, ranks=ranks)
     layout_with_room(source, model, Price(model), settings, 64, [], CPU, Draft(source, model))

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu.backend import CpuBackend
+from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.checkpoint.fill import fill_dummy
-from ridgeline.models import build_to_run
-from ridgeline.models.common.fields import Fields
-from ridgeline.models.common.model import Model
-from ridgeline.ops.backend import REFERENCE, Backend
-from ridgeline.ops.group_norm import GroupNorm
-from ridgeline.ops.norm import AddRMSNorm
+from ridgeline.core.checkpoint.weight_loader import fill_dummy
+from ridgeline.core.models import build_to_run
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.backend import REFERENCE, Backend
+from ridgeline.core.ops.group_norm import GroupNorm
+from ridgeline.core.ops.norm import AddRMSNorm
 from support.engines import uncached_logits
 
 IDS = [(5 * position + 3) % 97 for position in range(11)]

@@ -10,24 +10,24 @@ from torch import Tensor, nn
 
 from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends import backend_of, prepared
-from ridgeline.backends.cpu.backend import CpuBackend
-from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.cpu_backend import CpuBackend
+from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.backends.watched import Watch, Watched
+from ridgeline.backends.timed_backend import Watch, Watched
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.backend import REFERENCE, Backend
+from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.orders import Head, Hidden, Order, Prepare, Rewind, SaveStates
 from ridgeline.engine.ranks.other_ranks import OtherRanks
-from ridgeline.engine.ranks.process import Followers, RankGone
+from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates
+from ridgeline.engine.ranks.rank_processes import Followers, RankGone
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.backend import REFERENCE, Backend
-from ridgeline.ops.kv import KVLayout, deal_layers
-from ridgeline.ops.paged import Pages
-from ridgeline.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs
 from support.cards import cards_compute, needs_triton
 from support.engines import EagerRunner, MakeRunner, complete, token_engine
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from engine.null_model import NullExecutor, null_engine
-from ridgeline.bench.engine import roofs as roofs_of
-from ridgeline.bench.engine.report import document, row_json
-from ridgeline.bench.engine.roofs import Roofs, halfway
-from ridgeline.bench.engine.row import DECODE, OUTPUT, PREFILL, Row, figures_of, measure
-from ridgeline.bench.engine.run import Run, check_room, run, warm_up
-from ridgeline.bench.engine.workload import Workload
-from ridgeline.checkpoint import read_config
-from ridgeline.document.terminal import plain
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import build
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models import build
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Cache, Device
-from ridgeline.roofline.price import Price
+from ridgeline.insight.bench.engine import measured_roofs as roofs_of
+from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Row, figures_of, measure
+from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
+from ridgeline.insight.bench.engine.engine_run import Run, check_room, run, warm_up
+from ridgeline.insight.bench.engine.measured_roofs import Roofs, halfway
+from ridgeline.insight.bench.engine.workload import Workload
+from ridgeline.price.device import Cache, Device
+from ridgeline.price.price import Price
+from ridgeline.util.document.terminal_renderer import plain
 
 FAST, SLOW = 1e30, 1.0
 BOX = Device(
@@ -108,7 +108,9 @@ def test_requests_that_are_too_long_are_refused_by_name() -> None:
 def test_the_first_of_requests_alike_warms_up_and_a_full_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one if it fits; else whatever is run. Then as many positions as a step may have, on this engine."""
     warmed: list[Workload] = []
-    monkeypatch.setattr("ridgeline.bench.engine.run.run", lambda engine, workload: warmed.append(workload))
+    monkeypatch.setattr(
+        "ridgeline.insight.bench.engine.engine_run.run", lambda engine, workload: warmed.append(workload)
+    )
     drawn = replace(alike(2, 3, 3, "drawn"), mixed=True)
     long, short = alike(1, 400, 3, "long"), alike(1, 3, 3, "short")
     engine = engine_of(tokens=64)

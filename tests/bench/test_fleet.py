@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from bench.test_load import job
-from ridgeline.bench import fleet
-from ridgeline.bench.fleet import Part, Told, Worker
-from ridgeline.bench.job import Job, Load
-from ridgeline.bench.run import run
+from ridgeline.insight.bench import client_pool
+from ridgeline.insight.bench.bench_run import run
+from ridgeline.insight.bench.client_pool import Part, Told, Worker
+from ridgeline.insight.bench.job import Job, Load
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_how_many_there_are(
         ran.append(count)
         return [Part([], "", 4.0, 1.0)]
 
-    monkeypatch.setattr(fleet, "run", busy)
+    monkeypatch.setattr(client_pool, "run", busy)
     asyncio.run(run(job(load), processes, cores, None, lambda text: None))
     assert ran == counts
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from bench.virtual import CUT, DONE, END, MS, FakeServer, Script, VirtualClock, frame, play, text, tokens, usage
-from ridgeline.bench.ask import Asker
-from ridgeline.bench.fleet import Part
-from ridgeline.bench.job import Data, Job, Load, Target
-from ridgeline.bench.load import LoadRun, moments_of
-from ridgeline.bench.prompts import source_of
-from ridgeline.bench.run import Run, run_of
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.insight.bench.bench_run import Run, run_of
+from ridgeline.insight.bench.client_pool import Part
+from ridgeline.insight.bench.job import Data, Job, Load, Target
+from ridgeline.insight.bench.load_generator import LoadRun, moments_of
+from ridgeline.insight.bench.prompt_sources import source_of
+from ridgeline.insight.bench.request_sender import Asker
+from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 SECOND = 1000 * MS
 Answers = Callable[[Mapping[str, Any], int], tuple[int, Script]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.bench.job import Data, Target, Wording
-from ridgeline.bench.prompts import Session, Turn, body_of, source_of
+from ridgeline.insight.bench.job import Data, Target, Wording
+from ridgeline.insight.bench.prompt_sources import Session, Turn, body_of, source_of
 
 CHAT, COMPLETIONS = Target("u", "m", "chat"), Target("u", "m")
 

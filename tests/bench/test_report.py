@@ -10,17 +10,17 @@ import pytest
 from bench.test_load import always, job, played
 from bench.test_sweep import swept
 from bench.virtual import MS, text, tokens
-from ridgeline.bench.export import findings_json, requests_csv
-from ridgeline.bench.findings import Findings, load_in_words
-from ridgeline.bench.job import Data, Load
-from ridgeline.bench.prediction import LoadPoint, Prediction
-from ridgeline.bench.report import report
-from ridgeline.bench.server import Served, Steps, base_of
-from ridgeline.document.charts import Chart, Spans
-from ridgeline.document.html import html
-from ridgeline.document.terminal import plain
-from ridgeline.traffic.series import seconds, under_way
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.insight.bench.bench_export import findings_json, requests_csv
+from ridgeline.insight.bench.bench_findings import Findings, load_in_words
+from ridgeline.insight.bench.bench_report import report
+from ridgeline.insight.bench.job import Data, Load
+from ridgeline.insight.bench.prediction import LoadPoint, Prediction
+from ridgeline.insight.bench.server_probe import Served, Steps, base_of
+from ridgeline.insight.traffic.series import seconds, under_way
+from ridgeline.insight.traffic.slo import SLO, parse_slo
+from ridgeline.util.document.charts import Chart, Spans
+from ridgeline.util.document.html import html
+from ridgeline.util.document.terminal_renderer import plain
 
 SERVED = Served("http://fake", "m", "ridgeline")
 POINTS = tuple(LoadPoint(users, 4.0 * users, 12.0 * users, 0.05, 0.01 + 0.001 * users) for users in (1, 2, 4))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.bench.answer import Answer, error_in
-from ridgeline.bench.sse import EventStream
+from ridgeline.insight.bench.sse_parser import EventStream
+from ridgeline.insight.bench.streamed_response import Answer, error_in
 
 STREAM = (
     b": hello\n\n"

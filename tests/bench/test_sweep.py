@@ -7,12 +7,12 @@ import pytest
 
 from bench.test_load import always, job, played
 from bench.virtual import MS, tokens
-from ridgeline.bench.fleet import Part
-from ridgeline.bench.job import Load
-from ridgeline.bench.run import Run, run_of
-from ridgeline.bench.sweep import Sweep, sweep
-from ridgeline.traffic.record import Record
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.insight.bench.bench_run import Run, run_of
+from ridgeline.insight.bench.client_pool import Part
+from ridgeline.insight.bench.job import Load
+from ridgeline.insight.bench.sweep import Sweep, sweep
+from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 EVERY = parse_slo("ttft=101ms")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.bench.engine.workload import Workload, choose, read_workloads
+from ridgeline.insight.bench.engine.workload import Workload, choose, read_workloads
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048

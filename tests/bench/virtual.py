@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ridgeline.bench.transport import Reply, Unanswered
+from ridgeline.insight.bench.transport import Reply, Unanswered
 
 MS = 1_000_000
 _Value = TypeVar("_Value")

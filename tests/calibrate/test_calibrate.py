@@ -11,16 +11,33 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeline import backends, calibrate, ops, roofline
+from ridgeline import backends, price
 from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS
 from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.recording import MAX_RECORDED_ROWS
-from ridgeline.calibrate import estimate, file, roofs, run
-from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.fit import class_name
-from ridgeline.calibrate.picture_trials import PICTURE_TRIALS
-from ridgeline.calibrate.probe import mean_pace, undisturbed_pace
-from ridgeline.calibrate.roofs import (
+from ridgeline.core import ops
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.families import autoencoder_kl
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.rotary import Angles
+from ridgeline.core.ops.work import LOGITS, TOKENS, Segment, Space, Work
+from ridgeline.insight import calibrate
+from ridgeline.insight.calibrate import calibration_file, calibration_run, estimate, roofs
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS
+from ridgeline.insight.calibrate.fit import class_name
+from ridgeline.insight.calibrate.local_device import this_device
+from ridgeline.insight.calibrate.probe import mean_pace, undisturbed_pace
+from ridgeline.insight.calibrate.roofs import (
     MIB,
     Stream,
     caches,
@@ -30,28 +47,13 @@ from ridgeline.calibrate.roofs import (
     stated_caches,
     working_sets,
 )
-from ridgeline.calibrate.steps import VISITS, Stage, Stopwatch, TrialStep, time_steps
-from ridgeline.calibrate.this import this_device
-from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import TRIALS, decode, prefill
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.outline import outline
-from ridgeline.models import Fields, build
-from ridgeline.models.common.denoiser import JOINT, LATENTS, TEXT
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.priced_module import Network
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.families import autoencoder_kl
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.op import Op
-from ridgeline.ops.rotary import Angles
-from ridgeline.ops.work import LOGITS, TOKENS, Segment, Space, Work
-from ridgeline.roofline.device import Cache, Device
-from ridgeline.roofline.pace import Pace
-from ridgeline.roofline.price import Price, traced_calls
+from ridgeline.insight.calibrate.steps import VISITS, Stage, Stopwatch, TrialStep, time_steps
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.insight.calibrate.trials import TRIALS, decode, prefill
+from ridgeline.media.diffusion.pipeline_defaults import outline
+from ridgeline.price.device import Cache, Device
+from ridgeline.price.price import Price, traced_calls
+from ridgeline.price.slowdown import Pace
 
 CPU = torch.device("cpu")
 TINY = TRIALS[0]
@@ -232,7 +234,7 @@ def test_prompts_are_timed_after_decode_steps_which_do_not_count(tiny: Model, mo
 
     works = Work({TOKENS: 1, LOGITS: 1}, 1), Work({TOKENS: 9, LOGITS: 1}, 1)
     steps = [
-        TrialStep(name, work, partial(run, name, seconds))
+        TrialStep(name, work, partial(calibration_run, name, seconds))
         for name, work, seconds in zip(("decode", "prompt"), works, (1.0, 5.0), strict=True)
     ]
     watch = Stopwatch(tiny, Timer(CPU, 1, clock, wall=Clock(look=1.0)))
@@ -390,13 +392,13 @@ def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
 def calibrated() -> Calibration:
     """A whole calibration of a trial of either sort, on a clock of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "TRIALS", (TINY,))
-        patch.setattr(run, "PICTURE_TRIALS", (SMALL,))
-        patch.setattr(run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
-        patch.setattr(run, "products", lambda *_: {"fp32": 1e11, "bf16": 2e10})
+        patch.setattr(calibration_run, "TRIALS", (TINY,))
+        patch.setattr(calibration_run, "PICTURE_TRIALS", (SMALL,))
+        patch.setattr(calibration_run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
+        patch.setattr(calibration_run, "products", lambda *_: {"fp32": 1e11, "bf16": 2e10})
         said: list[tuple[str, float]] = []
         clock = Clock(look=1e-3, uneven=5)
-        found = run.calibrate(
+        found = calibration_run.calibrate(
             Timer(CPU, 1, clock, wall=clock), lambda what, share: said.append((what, share)), seconds=0.001
         )
     assert [share for _, share in said] == sorted(share for _, share in said)
@@ -435,48 +437,48 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_calibration_survives_its_file(calibrated: Calibration, cache: Path) -> None:
-    assert file.save([calibrated]) == cache
-    assert file.load(1) == calibrated
+    assert calibration_file.save([calibrated]) == cache
+    assert calibration_file.load(1) == calibrated
     assert this_device(1) == calibrated.device()
 
 
 def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: Path) -> None:
-    file.save([calibrated])
-    file.save([dataclasses.replace(calibrated, threads=2, bandwidth=1.0)])
-    assert file.load(1) == calibrated
-    assert file.load(2).bandwidth == 1.0
+    calibration_file.save([calibrated])
+    calibration_file.save([dataclasses.replace(calibrated, threads=2, bandwidth=1.0)])
+    assert calibration_file.load(1) == calibrated
+    assert calibration_file.load(2).bandwidth == 1.0
     with pytest.raises(
-        file.Uncalibrated, match=r"for 1 and 2 threads, not for 3; run `ridgeline calibrate --threads 3`"
+        calibration_file.Uncalibrated, match=r"for 1 and 2 threads, not for 3; run `ridgeline calibrate --threads 3`"
     ):
-        file.load(3)
+        calibration_file.load(3)
 
 
 @pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "kernels", "ops", "pricing"])
 def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
     calibrated: Calibration, cache: Path, changed: str
 ) -> None:
-    file.save([calibrated])
+    calibration_file.save([calibrated])
     stored = json.loads(cache.read_text())
     now, stored["key"][changed] = stored["key"][changed], "another one"
     cache.write_text(json.dumps(stored))
-    with pytest.raises(file.Uncalibrated) as refused:
+    with pytest.raises(calibration_file.Uncalibrated) as refused:
         this_device(1)
     assert f"stale: {changed} was another one, is {now}; run `ridgeline calibrate`" in str(refused.value)
     assert "\n" not in str(refused.value)
-    file.save([dataclasses.replace(calibrated, threads=2)])  # does not keep what is stale
-    with pytest.raises(file.Uncalibrated, match="for 2 threads, not for 1"):
-        file.load(1)
+    calibration_file.save([dataclasses.replace(calibrated, threads=2)])  # does not keep what is stale
+    with pytest.raises(calibration_file.Uncalibrated, match="for 2 threads, not for 1"):
+        calibration_file.load(1)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        "roofline/price.py",
-        "roofline/standing.py",
-        "calibrate/fit.py",
-        "calibrate/this.py",
-        "ops/norm.py",
-        "backends/cpu/launches.py",
+        "price/price.py",
+        "price/cached_ops.py",
+        "insight/calibrate/fit.py",
+        "insight/calibrate/local_device.py",
+        "core/ops/norm.py",
+        "backends/cpu/cpu_launches.py",
         "backends/cuda/triton/product.py",
         "backends/cpu/libridgeline.so",
     ],
@@ -485,13 +487,13 @@ def test_a_calibration_is_stale_when_its_code_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """Of the ops and kernels that were measured, of what fits the constants, and of what reads them."""
-    for room in (calibrate, roofline, ops, backends):
+    for room in (calibrate, price, ops, backends):
         copied = shutil.copytree(room.__path__[0], tmp_path / Path(room.__path__[0]).name)
         monkeypatch.setattr(room, "__path__", [str(copied)])
-    before = file.current_key()
+    before = calibration_file.current_key()
     with (tmp_path / changed).open("a") as stream:
         stream.write("# another line\n")
-    after = file.current_key()
+    after = calibration_file.current_key()
     expected = "ops" if changed.startswith(("ops", "backends")) else "pricing"
     assert [name for name in before if before[name] != after[name]] == [expected]
 
@@ -500,45 +502,45 @@ def test_a_calibration_is_stale_when_its_code_changes(
 def test_a_broken_file_is_refused(cache: Path, text: str) -> None:
     cache.parent.mkdir()
     cache.write_text(text)
-    with pytest.raises(file.Uncalibrated):
-        file.load(1)
+    with pytest.raises(calibration_file.Uncalibrated):
+        calibration_file.load(1)
 
 
 def test_a_file_with_other_fields_is_refused(calibrated: Calibration, cache: Path) -> None:
-    file.save([calibrated])
+    calibration_file.save([calibrated])
     stored = json.loads(cache.read_text())
     del stored["calibrations"][0]["host"]
     cache.write_text(json.dumps(stored))
-    with pytest.raises(file.Uncalibrated, match="cannot be read"):
-        file.load(1)
+    with pytest.raises(calibration_file.Uncalibrated, match="cannot be read"):
+        calibration_file.load(1)
 
 
 @pytest.mark.parametrize("damage", [[], 5, "text", {"streams": 1}, None])
 def test_a_damaged_calibration_is_refused(calibrated: Calibration, cache: Path, damage: object) -> None:
-    file.save([calibrated])
+    calibration_file.save([calibrated])
     stored = json.loads(cache.read_text())
     stored["calibrations"] = [damage]
     cache.write_text(json.dumps(stored))
-    with pytest.raises(file.Uncalibrated, match="cannot be read"):
-        file.load(1)
+    with pytest.raises(calibration_file.Uncalibrated, match="cannot be read"):
+        calibration_file.load(1)
     stored["calibrations"] = [calibrated.as_json() | {"classes": damage}]
     cache.write_text(json.dumps(stored))
-    with pytest.raises(file.Uncalibrated, match="cannot be read"):
-        file.load(1)
+    with pytest.raises(calibration_file.Uncalibrated, match="cannot be read"):
+        calibration_file.load(1)
 
 
 def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: Path) -> None:
-    file.save([calibrated])
+    calibration_file.save([calibrated])
     other = dataclasses.replace(calibrated, kind="gpu", host=None)
-    assert file.save([other], file.card_kind(0)).name == "calibration-gpu.json"
-    assert file.save([other], file.card_kind(1)).name == "calibration-gpu-1.json"
-    assert file.load_all("gpu") == file.load_all("gpu-1") == [other]
-    assert file.load_all() == [calibrated]
+    assert calibration_file.save([other], calibration_file.card_kind(0)).name == "calibration-gpu.json"
+    assert calibration_file.save([other], calibration_file.card_kind(1)).name == "calibration-gpu-1.json"
+    assert calibration_file.load_all("gpu") == calibration_file.load_all("gpu-1") == [other]
+    assert calibration_file.load_all() == [calibrated]
     assert other.device().host is None
 
 
 def test_no_calibration_is_said_or_estimated(cache: Path) -> None:
-    with pytest.raises(file.Uncalibrated, match="not calibrated; run `ridgeline calibrate`"):
+    with pytest.raises(calibration_file.Uncalibrated, match="not calibrated; run `ridgeline calibrate`"):
         this_device(1)
     threads = torch.get_num_threads()
     estimated = this_device(1, estimate=True)

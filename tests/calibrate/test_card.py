@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from ridgeline.backends.model_loader import prepare_on_gpu
-from ridgeline.calibrate import card
-from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.card import HostStep, calibrate_card, fit_card_host
-from ridgeline.calibrate.fit import Fitted
-from ridgeline.calibrate.roofs import Stream
-from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import TRIALS, Trial, decode, prefill
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Efficiency
-from ridgeline.roofline.price import Price
-from ridgeline.roofline.time import host_seconds
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.insight.calibrate import gpu_calibration
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.fit import Fitted
+from ridgeline.insight.calibrate.gpu_calibration import HostStep, calibrate_card, fit_card_host
+from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.insight.calibrate.trials import TRIALS, Trial, decode, prefill
+from ridgeline.price.device import Efficiency
+from ridgeline.price.op_time import host_seconds
+from ridgeline.price.price import Price
 from support.cards import events_of_the_processor
 
 
@@ -37,15 +37,15 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     properties = SimpleNamespace(name="a card", total_memory=80e9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     read = [Stream(1 << 20, 5e9, 6e9), Stream(1 << 28, 3e9, 4e9), Stream(1 << 29, 3e9, 4e9)]
-    monkeypatch.setattr(card, "streams", lambda *_: read)
-    monkeypatch.setattr(card, "products", lambda *_: {"bf16": 1e11, "fp32": 5e10})
+    monkeypatch.setattr(gpu_calibration, "streams", lambda *_: read)
+    monkeypatch.setattr(gpu_calibration, "products", lambda *_: {"bf16": 1e11, "fp32": 5e10})
     tiny = TRIALS[0]
     trials = (TinyTrial("tiny", tiny.config, (decode(1, 40), decode(4, 20), prefill(16), prefill(64)), 1),)
-    monkeypatch.setattr(card, "CARD_TRIALS", trials)
-    monkeypatch.setattr(card, "HOST_TRIALS", trials)
-    monkeypatch.setattr(card, "_DECODES", (1, 3))
-    monkeypatch.setattr(card, "_PREFILLS", ((16,),))
-    monkeypatch.setattr(card, "_TURNS", range(1, 3))
+    monkeypatch.setattr(gpu_calibration, "CARD_TRIALS", trials)
+    monkeypatch.setattr(gpu_calibration, "HOST_TRIALS", trials)
+    monkeypatch.setattr(gpu_calibration, "_DECODES", (1, 3))
+    monkeypatch.setattr(gpu_calibration, "_PREFILLS", ((16,),))
+    monkeypatch.setattr(gpu_calibration, "_TURNS", range(1, 3))
     said: list[str] = []
     made = calibrate_card(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
     assert said[-1] == "done"
@@ -112,14 +112,14 @@ def test_asking_is_hidden_by_what_runs() -> None:
     """On a card only what takes the host longer than the card counts."""
     from dataclasses import replace
 
-    from ridgeline.ops.cost import NO_COST
-    from ridgeline.roofline.cards import load_card
-    from ridgeline.roofline.device import Host
+    from ridgeline.core.ops.cost import NO_COST
+    from ridgeline.price.device import Host
+    from ridgeline.price.devices import load_card
 
     host = Host(1e-4, 1e-5, 0.0, 0.0, 0.0, ahead=True)
     device = replace(load_card("h100-sxm"), host=host)
     work = Work({"tokens": 16, "logits": 1}, 1)
-    assert host_seconds(work, NO_COST, 100, device, card=0.0) == pytest.approx(1.1e-3)
-    assert host_seconds(work, NO_COST, 100, device, card=4e-4) == pytest.approx(7e-4)
-    assert host_seconds(work, NO_COST, 100, device, card=5e-3) == pytest.approx(1e-4)
-    assert host_seconds(work, NO_COST, 100, device, recorded=True, card=0.0) == pytest.approx(1e-4)
+    assert host_seconds(work, NO_COST, 100, device, gpu_calibration=0.0) == pytest.approx(1.1e-3)
+    assert host_seconds(work, NO_COST, 100, device, gpu_calibration=4e-4) == pytest.approx(7e-4)
+    assert host_seconds(work, NO_COST, 100, device, gpu_calibration=5e-3) == pytest.approx(1e-4)
+    assert host_seconds(work, NO_COST, 100, device, recorded=True, gpu_calibration=0.0) == pytest.approx(1e-4)

@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from ridgeline import calibrate
-from ridgeline.calibrate.fit import Observation, fit, fit_all
-from ridgeline.calibrate.overhead import StepOverhead, fit_host
 from ridgeline.cli.calibrate import calibrate as command
-from ridgeline.ops.work import LOGITS, TOKENS, Work
-from ridgeline.roofline.device import Efficiency, Host
+from ridgeline.core.ops.work import LOGITS, TOKENS, Work
+from ridgeline.insight import calibrate
+from ridgeline.insight.calibrate.fit import Observation, fit, fit_all
+from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host
+from ridgeline.price.device import Efficiency, Host
 
 
 def synthetic(true: Efficiency, noise: float = 0.0, *, same: bool = True) -> list[Observation]:

@@ -6,15 +6,15 @@ from typing import ClassVar, cast
 import pytest
 import torch
 
-from ridgeline.calibrate import overhead
-from ridgeline.calibrate.overhead import COLD, StepTime, overheads
-from ridgeline.calibrate.probe import Probe
-from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import TRIALS
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.pace import Pace
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.insight.calibrate import overhead
+from ridgeline.insight.calibrate.overhead import COLD, StepTime, overheads
+from ridgeline.insight.calibrate.probe import Probe
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.insight.calibrate.trials import TRIALS
+from ridgeline.price.device import Device
+from ridgeline.price.slowdown import Pace
 
 CPU = torch.device("cpu")
 BARE = Device("this", "this", "cpu", {"fp32": 1e11}, 1e10, 1e9)

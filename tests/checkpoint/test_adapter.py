@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.parity_cases import CASES
-from ridgeline.checkpoint.adapter import adapt, read_adapter
-from ridgeline.models import FAMILIES, Fields, build, family_of
-from ridgeline.models.common.fields import ModelRefused
-from ridgeline.ops.matrix import LowRank
+from ridgeline.core.checkpoint.adapter import adapt, read_adapter
+from ridgeline.core.models import FAMILIES, Fields, build, family_of
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.core.ops.matrix import LowRank
 from support.adapters import adapted, write_adapter
 from support.checkpoints import edit_config, random_model
 from support.wall_models import wall_model

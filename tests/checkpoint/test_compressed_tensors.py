@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.matrix import PlainMatrix, PrequantisedMatrix
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.matrix import PlainMatrix, PrequantisedMatrix
 from support.layouts import Quantiser, fp8, packed, signed
 from support.quantised import (
     EXPERTS,

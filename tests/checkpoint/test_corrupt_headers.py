@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models import ModelRefused
+from ridgeline.core.models import ModelRefused
 from support.checkpoints import entries_of, random_tensors, write_folder, write_raw
 
 # One small file of few tensors: a damaged byte is likely to matter.

@@ -19,17 +19,17 @@ from ridgeline import LLM, SamplingParams
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.library import Library
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import weight_bytes
-from ridgeline.models import ModelRefused, build
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.backend import REFERENCE
-from ridgeline.ops.linear import Multiplies
-from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
-from ridgeline.ops.matrix.gguf import BLOCKS
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device, Efficiency
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.weight_loader import weight_bytes
+from ridgeline.core.models import ModelRefused, build
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.backend import REFERENCE
+from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
+from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.device import Device, Efficiency
+from ridgeline.price.price import Price
 from support.checkpoints import random_model
 from support.engines import uncached_logits
 from support.gguf_files import Choice, blocks_of, numbers_of

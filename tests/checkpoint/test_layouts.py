@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import weight_bytes
-from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.weight_loader import weight_bytes
+from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.price.plan.scenario import ModelCache, Setup
 from support.engines import uncached_logits
 from support.layouts import Numbers, Quantiser, awq, fp8, gptq
 from support.planned import card

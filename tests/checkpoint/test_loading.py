@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ridgeline.checkpoint.casting import Casts
-from ridgeline.checkpoint.fill import load_weights
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.loading import Loading, read_anew
-from ridgeline.checkpoint.source import open_source
-from ridgeline.host import disk_bytes
-from ridgeline.models import build_to_run
+from ridgeline.core.checkpoint.casting import Casts
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.load_report import Loading, read_anew
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.weight_loader import load_weights
+from ridgeline.core.models import build_to_run
+from ridgeline.util.host import disk_bytes
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import torch
 from models.configs import CONFIGS
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import fill, open_source, read_config
+from ridgeline.core.checkpoint import open_source, read_config, weight_loader
+from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.models import Fields, ModelRefused, build
 from support.checkpoints import write_folder, write_raw
 
 # 1.2 GB of bfloat16, in a file of zeros that takes no room on disk.
@@ -93,8 +93,8 @@ TOO_LARGE = {
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with the bytes they need and the bytes there are, before a tensor or a module of an expert is made."""
-    monkeypatch.setattr(fill, "available_memory", lambda: 20.0 * 2**30)
-    monkeypatch.setattr(fill, "fill_dummy", lambda model: pytest.fail("it was filled"))
+    monkeypatch.setattr(weight_loader, "available_memory", lambda: 20.0 * 2**30)
+    monkeypatch.setattr(weight_loader, "fill_dummy", lambda model: pytest.fail("it was filled"))
     write_folder(tmp_path, TOO_LARGE[what])
     load = load_model if what == "10 M wide" else load_engine
     with pytest.raises(
@@ -106,16 +106,16 @@ def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: 
 
 def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them counts; what is asked for KV is the user's to lower, the rest is the model's."""
-    monkeypatch.setattr(fill, "available_memory", lambda: 1e6)
+    monkeypatch.setattr(weight_loader, "available_memory", lambda: 1e6)
     with pytest.raises(ModelRefused, match=r"tales needs 0\.0045 GiB of weights; 0\.00093 GiB of memory is available"):
         load_model("tales")
-    monkeypatch.setattr(fill, "available_memory", lambda: 5.5e6)
+    monkeypatch.setattr(weight_loader, "available_memory", lambda: 5.5e6)
     load_model("tales")
     recorded = "" if library() is None else r", 0\.0\d+ GiB of recorded decode steps"
     needs = rf"GiB of activations in a step of 2,048 tokens{recorded}; 0\.0051 GiB of memory"
     with pytest.raises(ModelRefused, match=needs):
         load_engine("tales")
-    monkeypatch.setattr(fill, "available_memory", lambda: 50e6)
+    monkeypatch.setattr(weight_loader, "available_memory", lambda: 50e6)
     with pytest.raises(
         ValueError, match=r"KV memory of [\d.]+ GiB was asked for; .* give less \(--kv-memory\)"
     ) as caught:
@@ -125,12 +125,12 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
 
 def test_what_takes_nothing_is_not_listed() -> None:
     with pytest.raises(ModelRefused, match=r"^tales needs 1\.00 GiB of weights; 0\.50 GiB of memory is available"):
-        fill.memory_beside(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
+        weight_loader.memory_beside(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
 
 
 REFUSED_BY_ULIMIT = """
 import resource, sys
-from ridgeline.checkpoint import fill
+from ridgeline.core.checkpoint import fill
 from ridgeline.engine.setup import load_engine
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -12,18 +12,18 @@ from transformers import AutoModelForCausalLM
 
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
-from ridgeline.check.tensors import check_tensors
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import load_weights, weight_bytes
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.quantise import quantise_folder
-from ridgeline.checkpoint.settling import settle_from_source
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.registry import family_of
 from ridgeline.engine.setup import load_engine
-from ridgeline.models import ModelRefused
-from ridgeline.models.building import build_to_run
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.registry import family_of
+from ridgeline.insight.check.tensors import check_tensors
 from support.checkpoints import edit_config, parameters_of, random_model, random_tensors, write_folder
 from support.engines import uncached_logits
 

@@ -10,11 +10,11 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from models.comparing import TOLERANCE, off
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.expert_layout import widened
-from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.expert_layout import widened
+from ridgeline.price.plan.scenario import ModelCache, Setup
 from support.checkpoints import random_model
 from support.engines import uncached_logits
 from support.planned import card

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.check import check_model
-from ridgeline.checkpoint.adapter import read_adapter
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.source import BUILTIN, open_source
-from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.core.checkpoint.adapter import read_adapter
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.source import BUILTIN, open_source
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.text import load_tokenizer
+from ridgeline.core.text.chat_template import read_template
 from ridgeline.engine.setup import load_engine
-from ridgeline.models import ModelRefused
-from ridgeline.text import load_tokenizer
-from ridgeline.text.template import read_template
+from ridgeline.insight.check import check_model
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 4850744\n"
 SEEN_BY_PEOPLE = {"README.md", "samples.png"}

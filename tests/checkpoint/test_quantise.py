@@ -16,14 +16,14 @@ from torch import Tensor
 from checkpoint.test_quantised_loading import MODELS, SMALL, write
 from models.rank import logits_of
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source, quantise, read_config
-from ridgeline.checkpoint.compressed_tensors import compressed, quantization_config
-from ridgeline.checkpoint.quantise import quantise_folder
-from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.common.recipes import read_recipe
-from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.core.checkpoint import checkpoint_quantiser, open_source, read_config
+from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
+from ridgeline.core.checkpoint.compressed_tensors_writer import compressed, quantization_config
+from ridgeline.core.models import Fields, ModelRefused, build, family_of
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.recipes import read_recipe
+from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.core.ops.number_formats import WeightFormat
 from support.checkpoints import write_folder
 
 BF16 = SMALL | {"torch_dtype": "bfloat16"}
@@ -92,7 +92,7 @@ def test_shards_and_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("tokenizer.json", "LICENSE", "README.md", "vocab.txt", "pytorch_model.bin", "notes.py"):
         (folder / name).write_text(f"{name} of the model")
     quantise_folder(open_source(str(folder)), tmp_path / "whole", "int8")
-    monkeypatch.setattr(quantise, "_SHARD", 20_000)
+    monkeypatch.setattr(checkpoint_quantiser, "_SHARD", 20_000)
     told: list[tuple[int, int]] = []
     quantise_folder(open_source(str(folder)), out, "int8", progress=lambda *done: told.append(done))
     index = json.loads((out / "model.safetensors.index.json").read_text())
@@ -166,7 +166,7 @@ def test_a_full_disk_and_a_broken_weight_leave_nothing(tmp_path: Path, monkeypat
     folder = write(tmp_path / "plain", SMALL)
     with monkeypatch.context() as patched:
         usage = namedtuple("usage", "free")
-        patched.setattr(quantise.shutil, "disk_usage", lambda _: usage(1000))
+        patched.setattr(checkpoint_quantiser.shutil, "disk_usage", lambda _: usage(1000))
         with pytest.raises(ValueError, match=r"would take .*, its disk has .* free"):
             quantise_folder(open_source(str(folder)), tmp_path / "out", "int8")
     tensors = load_file(folder / "model.safetensors")

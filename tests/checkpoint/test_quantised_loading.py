@@ -18,12 +18,12 @@ from checkpoint.test_memory import VALUES, write_zeros
 from models.configs import CONFIGS
 from models.rank import logits_of
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import read_config
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, ModelRefused, build
+from ridgeline.core.models.common.recipes import recipe_named, running_names
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.number_formats import weight_format_named
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.common.recipes import recipe_named, running_names
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.formats import weight_format_named
 from support.checkpoints import random_tensors, write_folder
 
 SMALL = CONFIGS["llama"] | {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}

@@ -11,11 +11,11 @@ import pytest
 
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import Source, open_source, read_config
-from ridgeline.checkpoint.hub_cache import hub_cache
-from ridgeline.checkpoint.source import taken_of_two
-from ridgeline.models import ModelRefused, build
-from ridgeline.models.common.recipes import read_recipe
+from ridgeline.core.checkpoint import Source, open_source, read_config
+from ridgeline.core.checkpoint.hub_cache import hub_cache
+from ridgeline.core.checkpoint.source import taken_of_two
+from ridgeline.core.models import ModelRefused, build
+from ridgeline.core.models.common.recipes import read_recipe
 from support.checkpoints import random_tensors, write_folder
 
 LLAMA = CONFIGS["llama"]

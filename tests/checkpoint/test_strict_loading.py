@@ -13,15 +13,15 @@ from torch import Tensor
 
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint.fill import fill
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.source import open_source
-from ridgeline.models import ModelRefused, build
-from ridgeline.models.common.model import Model
-from ridgeline.models.registry import family_of
-from ridgeline.ops.formats import weight_format_named
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.matrix.plain import PlainMatrix
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.weight_loader import fill
+from ridgeline.core.models import ModelRefused, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.registry import family_of
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.matrix.plain import PlainMatrix
+from ridgeline.core.ops.number_formats import weight_format_named
 from support.checkpoints import edit_config, entries_of, parameters_of, random_tensors, write_folder, write_raw
 from support.engines import uncached_logits
 

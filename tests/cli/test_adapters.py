@@ -8,7 +8,7 @@ import pytest
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.cli import serve as command
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.server.serve import Served
+from ridgeline.server.lifecycle import Served
 from support.adapters import own_widths, write_adapter
 from support.planned import LLAMA_3_8B
 

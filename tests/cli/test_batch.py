@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
-from ridgeline.cli.batch import Earlier, read_earlier
+from ridgeline.cli.batch_run import Earlier, read_earlier
 
 
 def request(custom_id: str) -> str:

@@ -12,12 +12,12 @@ import pytest
 
 from cli.running import REFUSED, USAGE, Run, assert_one_line
 from ridgeline.backends.cpu.library import library
-from ridgeline.bench.engine.workload import choose, read_workloads
-from ridgeline.calibrate.calibration import Calibration, FittedClass
-from ridgeline.calibrate.file import save
-from ridgeline.calibrate.roofs import Stream
-from ridgeline.roofline.device import Efficiency
-from ridgeline.roofline.pace import Pace
+from ridgeline.insight.bench.engine.workload import choose, read_workloads
+from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
+from ridgeline.insight.calibrate.calibration_file import save
+from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.price.device import Efficiency
+from ridgeline.price.slowdown import Pace
 from support.kernels import SETS
 
 WORKLOADS = {
@@ -118,7 +118,7 @@ def test_a_calibration_gives_the_roofs(ridgeline: Run, file: Path, monkeypatch: 
     command = ("bench", "engine", "tales", "pair", "--workloads", file)
     (probed,) = rows_of(ridgeline(*command, "--json", "--probe").out)
     assert probed["roofs"]["basis"] == "probed"
-    monkeypatch.setattr("ridgeline.calibrate.estimate.probed", lambda *_: pytest.fail("the machine was probed"))
+    monkeypatch.setattr("ridgeline.insight.calibrate.estimate.probed", lambda *_: pytest.fail("the machine was probed"))
     (row,) = rows_of(ridgeline(*command, "--json").out)
     roofs = {"basis": "calibrated", "bytes_per_second": 1e10, "flops_per_second": {"fp32": 2e11, "bf16": 2e11}}
     assert row["roofs"] == roofs

@@ -10,11 +10,11 @@ import pytest
 
 from bench.small_server import SmallServer, running
 from cli.running import Run, assert_one_line
-from ridgeline.bench.job import Load
 from ridgeline.cli import bench_serve as command
 from ridgeline.cli.bench_serve import extent_of_level
-from ridgeline.cli.process import FAILED, UNREACHABLE, USAGE
-from ridgeline.traffic.record import COLUMNS
+from ridgeline.cli.process_setup import FAILED, UNREACHABLE, USAGE
+from ridgeline.insight.bench.job import Load
+from ridgeline.insight.traffic.request_record import COLUMNS
 
 FEW = ("--requests", "6", "--output", "3", "--input", "20", "--warmup", "1")
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, distributed
 
 from cli.running import INTERRUPTED, OK, USAGE, Run, assert_one_line
-from ridgeline.diffusion import pair_process
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pair import Pair
-from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.diffusion.saved_latents import latents_path, read_latents
+from ridgeline.media.diffusion import cfg_parallel_process
+from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline, Step
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.saved_latents import latents_path, read_latents
 
 REQUEST = ("a cat", "--negative", "blurred", "--size", "64x64", "--steps", "3", "--guidance", "2", "--seed", "5")
 Children = list["subprocess.Popen[bytes]"]
@@ -41,7 +41,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
         started.append(popen(*args, **options))
         return started[-1]
 
-    monkeypatch.setattr(pair_process.subprocess, "Popen", start)
+    monkeypatch.setattr(cfg_parallel_process.subprocess, "Popen", start)
     yield started
     assert all(child.returncode is not None for child in started)
     assert not distributed.is_initialized()
@@ -91,7 +91,7 @@ def test_the_second_process_dies(
 def test_the_second_process_does_not_start(
     ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
 ) -> None:
-    monkeypatch.setattr(pair_process.sys, "executable", "/bin/false")
+    monkeypatch.setattr(cfg_parallel_process.sys, "executable", "/bin/false")
     ended = ridgeline("image", folder, *REQUEST, "-o", tmp_path / "cat.png", "--cfg-parallel", "--quiet")
     assert_one_line(ended, USAGE, "the second process of the pair did not start: exit code 1")
 

@@ -16,11 +16,11 @@ import pytest
 from cli.running import OK, UNREACHABLE, USAGE, Run, assert_one_line
 from engine.folders import CHAT, THINKING_CHAT, write_model
 from ridgeline.cli.chat import Chat
-from ridgeline.cli.partner import Piece, Server
+from ridgeline.cli.chat_backend import Piece, Server
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from server.conftest import Everybody, Running, running
 
 GREEDY = ("--temperature", "0", "--max-tokens", "8")

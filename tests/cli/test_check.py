@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from cli.running import FAULT, OK, REFUSED, Run, assert_one_line
 from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA
-from ridgeline.check.texts import check_tokenizer
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.quantise import quantise_folder
-from ridgeline.text import load_tokenizer
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
+from ridgeline.core.text import load_tokenizer
+from ridgeline.insight.check.tokenizer_check import check_tokenizer
 from support.gguf_models import letters, made, mixed
 
 MATRIX, NORM = "model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight"

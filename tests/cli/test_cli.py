@@ -21,16 +21,16 @@ from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA, MAMBA
 from ridgeline import __version__
 from ridgeline.backends.cpu.library import library
-from ridgeline.calibrate.calibration import Calibration, FittedClass
-from ridgeline.calibrate.file import save
-from ridgeline.calibrate.roofs import Stream
-from ridgeline.checkpoint.gguf_header import read_gguf_header
 from ridgeline.cli import calibrate
 from ridgeline.cli import main as command_line
+from ridgeline.core.checkpoint.gguf_header import read_gguf_header
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.host import cores
-from ridgeline.roofline.device import Cache, Efficiency, Host
-from ridgeline.roofline.pace import Pace
+from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
+from ridgeline.insight.calibrate.calibration_file import save
+from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.price.device import Cache, Efficiency, Host
+from ridgeline.price.slowdown import Pace
+from ridgeline.util.host import cores
 from support.gguf_models import made, mixed
 
 COMMANDS = Path(__file__).parent / "commands.txt"

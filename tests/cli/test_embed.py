@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.engine.embedding import Embeddings
+from ridgeline.engine.embedding_llm import Embeddings
 from support.embedders import TEXTS, state_pooling, write_bert
 
 

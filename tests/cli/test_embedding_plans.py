@@ -8,13 +8,13 @@ import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
 from models.configs import CONFIGS
-from ridgeline.checkpoint.catalogue import CATALOGUE
-from ridgeline.checkpoint.embedding import model_of, pooled, read_embedding
-from ridgeline.checkpoint.source import open_source
-from ridgeline.models import Fields, build
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint.catalogue import CATALOGUE
+from ridgeline.core.checkpoint.embedding_config import model_of, pooled, read_embedding
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.models import Fields, build
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 from support.checkpoints import edit_config, write_folder
 from support.embedders import state_pooling, write_bert
 

@@ -12,8 +12,8 @@ from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import commands_of
 from ridgeline.cli.examples import EXAMPLES, PURPOSES, first_lines
 from ridgeline.cli.main import build_app
-from ridgeline.lab.exercise import EXERCISES
-from ridgeline.lab.experiments import EXPERIMENTS
+from ridgeline.learn.lab.exercise import EXERCISES
+from ridgeline.learn.lab.experiments import EXPERIMENTS
 
 
 @pytest.fixture(scope="module")

@@ -18,19 +18,19 @@ from PIL import Image
 from torch import Tensor
 
 from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.diffusion import decoding
-from ridgeline.diffusion.decoding import choose_tiling
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline, load_vae
-from ridgeline.diffusion.pair import Pair
-from ridgeline.diffusion.picture_file import to_bytes
-from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
-from ridgeline.models.common.tiling import Tiling
-from ridgeline.ops.grid import Grid
-from ridgeline.roofline.cards import load_card
-from ridgeline.trace.doubt import Meanwhile
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.insight.trace.interference import Meanwhile
+from ridgeline.media.diffusion import decoding
+from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.decoding import choose_tiling
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.image_file import to_bytes
+from ridgeline.media.diffusion.pipeline import Pipeline, Step
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
+from ridgeline.media.diffusion.saved_latents import latents_path, read_latents, save_latents
+from ridgeline.price.devices import load_card
 from support.pipelines import z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
@@ -128,7 +128,7 @@ def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypat
         asked.append((plan.request.images, len(texts)))
         return 7
 
-    monkeypatch.setattr("ridgeline.cli.image_drawing.compile_blocks", compile_blocks)
+    monkeypatch.setattr("ridgeline.cli.diffusion_run.compile_blocks", compile_blocks)
     drawn = ("image", folder, PROMPT, *REQUEST, "-o", tmp_path / "cat.png", "--json")
     ended = ridgeline(*drawn, "--compile", "-n", 2)
     assert ended.code == OK, ended.err
@@ -354,7 +354,7 @@ def test_an_interrupt_among_several(
     ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other: the first is drawn, the second is kept as far as it came."""
-    monkeypatch.setattr("ridgeline.diffusion.pipeline.ridge_seconds", float)
+    monkeypatch.setattr("ridgeline.media.diffusion.pipeline.ridge_seconds", float)
     _interrupted(monkeypatch, [7])
     ended = ridgeline("image", folder, PROMPT, *REQUEST, "-n", 3, "-o", tmp_path / "cat.png")
     assert ended.code == INTERRUPTED

@@ -13,14 +13,14 @@ from tokenizers import Tokenizer
 from transformers import JanusForConditionalGeneration
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.checkpoint import open_source
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.work import Segment, Work
-from ridgeline.pictures.drawing import TokenDrawer, load_drawer
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 from support.janus_folders import write_janus
 
 

@@ -16,7 +16,7 @@ from cli.test_cli import COMMANDS as COMMAND_LIST
 from models.configs import CONFIGS
 from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
 from ridgeline.cli.config import SECRETS
-from ridgeline.cli.drawing_settings import denoiser_dtype
+from ridgeline.cli.diffusion_settings import denoiser_dtype
 from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.main import COMMANDS, build_app
 from support.checkpoints import write_folder

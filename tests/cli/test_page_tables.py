@@ -4,7 +4,7 @@ import json
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from page.pages import opened, put
-from ridgeline.roofline.cards import names
+from ridgeline.price.devices import names
 
 
 def test_a_table_and_cards_are_json_that_the_page_reads(ridgeline: Run) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ridgeline.calibrate import this
-from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.main import main
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
-from ridgeline.roofline.cards import names
-from ridgeline.roofline.plan.page import SECTIONS
-from ridgeline.roofline.prices import snapshots
-from ridgeline.simulate import tail
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.insight.calibrate import local_device
+from ridgeline.insight.simulate import tail_latency
+from ridgeline.price.devices import names
+from ridgeline.price.hourly_prices import snapshots
+from ridgeline.price.plan.plan_document import SECTIONS
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -24,7 +24,7 @@ CARD = ("--device", "h100-sxm")
 @pytest.fixture(autouse=True)
 def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a demand's requests: what comes of more of them is no matter here."""
-    monkeypatch.setattr(tail, "TOKENS", 6_000)
+    monkeypatch.setattr(tail_latency, "TOKENS", 6_000)
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
@@ -601,7 +601,9 @@ def test_a_price_of_no_card_is_told(plan: Any, model: str, tmp_path: Path) -> No
 
 def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page said vLLM; beside other cards each has the engine that drives it."""
-    monkeypatch.setattr(this, "this_device", cache(this.this_device))  # a probe of two seconds serves all plans
+    monkeypatch.setattr(
+        local_device, "this_device", cache(local_device.this_device)
+    )  # a probe of two seconds serves all plans
     small = ("--input", "300", "--output", "9")
     for words, said in (
         (("--card", "this"), "under Ridgeline (--engine)"),
@@ -626,10 +628,10 @@ def test_names_are_whole_and_prose_is_narrow(
     plan: Any, model: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names of cards were cut in their middle, and sentences ran over 200 columns."""
-    from ridgeline.document import terminal
+    from ridgeline.util.document import terminal_renderer
 
-    monkeypatch.setattr(terminal, "FILE_WIDTH", columns)
-    monkeypatch.setattr(terminal.show, "__defaults__", (columns,))
+    monkeypatch.setattr(terminal_renderer, "FILE_WIDTH", columns)
+    monkeypatch.setattr(terminal_renderer.show, "__defaults__", (columns,))
     for words in ((model, "--compare", "--rate", "9"), ("--list",)):
         out = plan(*words)[1]
         assert set(names()) <= set(re.findall(r"[a-z][\w-]+", out))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cli.test_plan import plan  # noqa: F401
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.plan_page import SECTIONS
-from ridgeline.models import ModelRefused
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.pipeline_plan_page import SECTIONS
 
 TURBO, CARD = "Tongyi-MAI/Z-Image-Turbo", ("--device", "h100-sxm")
 

@@ -18,17 +18,21 @@ from cli.running import FAULT, INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_
 from cli.test_cli import change_config
 from cli.test_cli import folder as folder
 from cli.test_cli import own_folder as own_folder
+from ridgeline.cli.console import one_line
 from ridgeline.cli.run import _generate
-from ridgeline.cli.terminal import one_line
-from ridgeline.document.printable import printable
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.events import Event
-from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.util.document.printable import printable
+from ridgeline.util.files import check_apart, check_writable, write_whole
 
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 # What the process does before it imports anything large, and a stand-in for what comes after.
-PREPARED = [sys.executable, "-c", "from ridgeline.cli.process import *; prepare(); exec(__import__('sys').argv[1])"]
+PREPARED = [
+    sys.executable,
+    "-c",
+    "from ridgeline.cli.process_setup import *; prepare(); exec(__import__('sys').argv[1])",
+]
 
 
 def shell(redirections: str, program: str, **environment: str) -> subprocess.CompletedProcess[str]:

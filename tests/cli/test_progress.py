@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from cli.running import OK, Run
-from ridgeline.cli import page_export, simulate_progress, terminal
+from ridgeline.cli import console, page_export, simulate_progress
+from ridgeline.cli.console import rough_time
 from ridgeline.cli.simulate_progress import request_count
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.terminal import rough_time
 
-STEPS = importlib.import_module("ridgeline.simulate.run")
+STEPS = importlib.import_module("ridgeline.insight.simulate.simulation")
 SLOW = ("--device", "h100-sxm", "--rate", "20", "--requests", "40", "--input", "64", "--output", "8")
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is worth saying, at once."""
-    monkeypatch.setattr(terminal, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(console, "LINE_EVERY", 0.0)
     monkeypatch.setattr(simulate_progress, "_WORTH_SAYING", 0.0)
     monkeypatch.setattr(simulate_progress, "_FEW", 0)
     monkeypatch.setattr(page_export, "_WORTH_SAYING", 0.0)
@@ -69,7 +69,7 @@ def test_a_capacity_is_some_runs(ridgeline: Run, model: str) -> None:
 
 def test_a_status_on_a_terminal_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(terminal.err, "_force_terminal", True)
+    monkeypatch.setattr(console.err, "_force_terminal", True)
 
     class Status:
         def __enter__(self) -> "Status":
@@ -80,8 +80,8 @@ def test_a_status_on_a_terminal_changes_in_place(monkeypatch: pytest.MonkeyPatch
         def update(self, text: str) -> None:
             said.append(text)
 
-    monkeypatch.setattr(terminal.err, "status", lambda _: Status())
-    with terminal.changing_line() as line:
+    monkeypatch.setattr(console.err, "status", lambda _: Status())
+    with console.changing_line() as line:
         line("a")
         line("b")
     assert said == ["a", "b"]

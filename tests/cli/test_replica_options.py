@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from cli.running import USAGE, Run, assert_one_line
-from ridgeline.cli import batch, replica_options
-from ridgeline.cli.batch import run_batch
+from ridgeline.cli import batch_run, replica_options
+from ridgeline.cli.batch_run import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.serve_replicas import ReplicaFlags, share_of
 from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.server.lifecycle import Served
 from ridgeline.server.replicas import ray_batch
-from ridgeline.server.serve import Served
 
 CASES: tuple[tuple[Sequence[str], str], ...] = (
     (("--replicas", "0"), "--replicas is 0"),
@@ -59,7 +59,7 @@ DO_NOT = [
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (replica_options, batch):
+    for module in (replica_options, batch_run):
         monkeypatch.setattr(module, "cores", lambda: 8)
 
 

@@ -28,11 +28,11 @@ from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.texts import load_texts
-from ridgeline.roofline.cards import load_card
-from ridgeline.server.pictures.serving import ServedPictures
-from ridgeline.server.serve import Served
-from ridgeline.server.settings import ServerSettings
+from ridgeline.engine.text_processor import load_texts
+from ridgeline.price.devices import load_card
+from ridgeline.server.images.served_images import ServedPictures
+from ridgeline.server.lifecycle import Served
+from ridgeline.server.server_settings import ServerSettings
 from server.scripted import INFO
 from support.gguf_models import made
 

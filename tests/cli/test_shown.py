@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.checkpoint.catalogue import model_names, pipeline_names
-from ridgeline.lab.ledger import Ledger
-from ridgeline.lab.numbers import statements
-from ridgeline.roofline.cards import cards
+from ridgeline.core.checkpoint.catalogue import model_names, pipeline_names
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.statement_report import statements
+from ridgeline.price.devices import cards
 
 ROOT = Path(__file__).parents[2]
 

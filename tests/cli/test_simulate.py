@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cli.running import FAULT, OK, USAGE, Run, assert_one_line
-from ridgeline.cli.simulate_beside import Beside, Trial
 from ridgeline.cli.simulate_traffic import TrafficFlags
+from ridgeline.cli.simulate_worker import Beside, Trial
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.adviser import Option
+from ridgeline.insight.simulate.adviser import Option
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 command = importlib.import_module("ridgeline.cli.simulate")

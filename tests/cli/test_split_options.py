@@ -11,9 +11,9 @@ from engine.folders import write_model
 from engine.small_models import DELTA, LLAMA
 from ridgeline.cli import replica_options, serve_split
 from ridgeline.cli.serve_split import SplitFlags, check_split
+from ridgeline.core.models import Fields, build
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.transfer.settings import KVTransfer
-from ridgeline.models import Fields, build
+from ridgeline.engine.transfer.config import KVTransfer
 
 PEER, CONFIG = "10.0.0.1:14579", '{"kv_role": "kv_consumer", "kv_ip": "10.0.0.1"}'
 CASES: tuple[tuple[Sequence[str], str], ...] = (

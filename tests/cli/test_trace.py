@@ -7,8 +7,8 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.calibrate import this
-from ridgeline.roofline.cards import load_card
+from ridgeline.insight.calibrate import local_device
+from ridgeline.price.devices import load_card
 from support.checkpoints import random_model
 from support.gguf_models import letters, made, mixed
 from text.tiny_tokenizers import write_bytes
@@ -127,7 +127,7 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
         assert estimate, "a machine that was not calibrated is estimated, not refused"
         return load_card(card)
 
-    monkeypatch.setattr(this, "this_device", here)
+    monkeypatch.setattr(local_device, "this_device", here)
     ended = ridgeline("trace", dense, "hello", "--threads", 1, "--repeats", 1, "--json")
     assert ended.json["device"]["at_hand"] is True
     assert asked == [1]
@@ -185,7 +185,7 @@ def test_what_cannot_be_shown_is_refused_before_the_machine_is_probed(
     def probe(threads: int | None = None, *, estimate: bool = False) -> object:
         pytest.fail("probed for a trace that cannot be")
 
-    monkeypatch.setattr(this, "this_device", probe)
+    monkeypatch.setattr(local_device, "this_device", probe)
     assert_one_line(ridgeline("trace", dense, "hi", *arguments), USAGE)
 
 

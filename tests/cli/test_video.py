@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture_file import to_bytes
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.diffusion.saved_latents import latents_path, read_latents
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.image_file import to_bytes
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.saved_latents import latents_path, read_latents
 from support.pipelines import wan, z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"

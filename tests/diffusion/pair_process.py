@@ -6,11 +6,11 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pair import Pair
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 REQUESTS = {
     "z-image": DiffusionRequest("a cat at night", "blurred", Size(96, 64), 3, 2.5, 7, 2),

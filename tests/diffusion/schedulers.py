@@ -7,9 +7,9 @@ import diffusers
 import numpy as np
 import torch
 
-from ridgeline.diffusion.pipeline_class import PIPELINES
-from ridgeline.diffusion.scheduler_config import Scheduler, scheduler_of
-from ridgeline.models.common.fields import Fields
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.media.diffusion.pipeline_class import PIPELINES
+from ridgeline.media.diffusion.scheduler_config import Scheduler, scheduler_of
 
 Config = dict[str, Any]
 

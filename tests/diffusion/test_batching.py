@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ridgeline.diffusion.batching import MARGIN, RIDGE_ROWS, Batching, batching_of, ridge_seconds
+from ridgeline.media.diffusion.batching import MARGIN, RIDGE_ROWS, Batching, batching_of, ridge_seconds
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
-from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder, load_clip_autoencoder
-from ridgeline.models import ModelRefused
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder, load_clip_autoencoder
 from support.checkpoints import edit_config, redraw
 
 FIRST: dict[str, Any] = {

@@ -7,12 +7,12 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch.utils.flop_counter import FlopCounterMode
 
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.clip_decoder import ClipDecoder
-from ridgeline.diffusion.geometry import Geometry
-from ridgeline.diffusion.outline import Usual
-from ridgeline.models import Fields
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import Fields
+from ridgeline.media.diffusion.geometry import Geometry
+from ridgeline.media.diffusion.pipeline_defaults import Usual
+from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.price.devices import load_card
 
 SMALL: dict[str, dict[str, Any]] = {
     "2.1": {

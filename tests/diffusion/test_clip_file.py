@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ridgeline.diffusion.clip_file import check_fps, encode_frames, format_of_clip, write_clip
-from ridgeline.diffusion.picture_file import to_bytes
+from ridgeline.media.diffusion.image_file import to_bytes
+from ridgeline.media.diffusion.video_file import check_fps, encode_frames, format_of_clip, write_clip
 
 PARAMETERS = {"prompt": "a naïve seven — 七", "seed": 7, "size": "32x16", "fps": 12.5}
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from diffusion.schedulers import relative
-from ridgeline.checkpoint.source import open_source
-from ridgeline.diffusion.forecast import Forecaster
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.price import Job, PipelinePrice
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.forecast import Forecaster
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.pipeline_price import Job, PipelinePrice
+from ridgeline.price.devices import load_card
 from support.pipelines import generators, wan_of_pictures
 
 TOLERANCE = 1e-5

@@ -10,10 +10,10 @@ from torch._dynamo import utils
 from torch._inductor import config
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import compile_blocks
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import compile_blocks
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.flux_pipelines import klein
 from support.pipelines import wan, z_image
 

@@ -8,12 +8,12 @@ from diffusers import ZImagePipeline
 from torch import Tensor
 from zoo.digits.measures import slant, thickness
 
-from ridgeline.checkpoint.source import BUILTIN, open_source
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models import ModelRefused
+from ridgeline.core.checkpoint.source import BUILTIN, open_source
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import widen
 
 DIGITS = BUILTIN / "digits"

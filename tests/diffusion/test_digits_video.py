@@ -12,11 +12,11 @@ from PIL import Image
 from torch import Tensor
 from zoo.digits_video.measures import directions, speeds
 
-from ridgeline.checkpoint.source import BUILTIN
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.core.checkpoint.source import BUILTIN
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import widen
 
 FOLDER = BUILTIN / "digits-video"

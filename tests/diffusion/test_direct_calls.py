@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ridgeline.backends.cpu.library import Library, library
 from ridgeline.backends.model_loader import load_denoiser
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.request import DiffusionRequest, Plan
-from ridgeline.host import cores
-from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models.common.denoiser import Denoiser
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.noise import Noise
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.util.host import cores
 
 STEPS = 3
 

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.catalogue import pipeline_names
-from ridgeline.diffusion.eager import Unfused, unfused
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.plan import Asked, PipelinePlan
-from ridgeline.diffusion.price import PipelinePrice
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.catalogue import pipeline_names
+from ridgeline.media.diffusion.eager import Unfused, unfused
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.devices import load_card
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 H100 = load_card("h100-sxm")

@@ -13,17 +13,17 @@ from diffusers import Flux2KleinPipeline, FluxPipeline
 from torch import Tensor
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.forecast import Forecaster
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.guidance import Convention
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.mmdit import MMDiT
-from ridgeline.ops.padded import padded_work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.mmdit import MMDiT
+from ridgeline.core.ops.padded_text import padded_work
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.forecast import Forecaster
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.guidance import Convention
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 from support.flux_pipelines import CLIP_TOKENS, CLIP_WIDTH, flux, klein
 from support.pipelines import generators
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size, menu
+from ridgeline.media.diffusion.geometry import LAYOUTS, Layout, Size, menu
 
 
 def test_what_the_texts_say() -> None:

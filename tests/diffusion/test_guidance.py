@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.guidance import Convention, Guidance, guidance_of, guide, guided
+from ridgeline.media.diffusion.guidance import Convention, Guidance, guidance_of, guide, guided
 
 TEXTBOOK, ADDED, EMBEDDED, NONE = Convention
 

@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 from diffusion.schedulers import relative
 from ridgeline.backends import backend_of
 from ridgeline.backends.model_loader import load_denoiser
-from ridgeline.diffusion.geometry import LAYOUTS, Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.priced_module import Network
-from ridgeline.ops.bound import Bound
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.bound import Bound
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import LAYOUTS, Size
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.checkpoints import edit_config
 from support.flux_pipelines import flux, klein
 from support.pipelines import CHANNELS, SIZES, generators, wan, z_image

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline.checkpoint import open_source
-from ridgeline.cli.drawing_models import check_medium
+from ridgeline.cli.diffusion_models import check_medium
 from ridgeline.cli.image_files import PICTURES, clips
-from ridgeline.diffusion.loading import load_pipeline, load_vae
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.plan import Asked, PipelinePlan
-from ridgeline.diffusion.plan_page import pipeline_json
-from ridgeline.diffusion.price import PipelinePrice
-from ridgeline.models import ModelRefused
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
+from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_plan_page import pipeline_json
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.devices import load_card
 from support.checkpoints import edit_config
 from support.flux_pipelines import flux, klein
 from support.pipelines import pixart, wan, z_image

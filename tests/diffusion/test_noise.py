@@ -4,7 +4,7 @@ import pytest
 import torch
 from diffusers.utils.torch_utils import randn_tensor
 
-from ridgeline.diffusion.noise import MAX_IMAGES, MAX_SEED, Noise
+from ridgeline.media.diffusion.noise import MAX_IMAGES, MAX_SEED, Noise
 
 SHAPE = (4, 1, 5, 3)
 

@@ -4,12 +4,12 @@ from time import perf_counter
 
 import torch
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.roofline.cards import load_card
-from ridgeline.trace.card import card_clock
-from ridgeline.trace.moment import moment_of
-from ridgeline.trace.picture import trace_picture
+from ridgeline.insight.trace.denoise_step import moment_of
+from ridgeline.insight.trace.gpu_measurement import card_clock
+from ridgeline.insight.trace.image_trace import trace_picture
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.devices import load_card
 from support.cards import needs_card
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import multiprocessing
 
 from diffusion.pair_process import REQUESTS, latents_of, run_process
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pair import Pair
+from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import wan_of_pictures, z_image
 
 

@@ -11,11 +11,11 @@ from diffusers import ZImagePipeline
 from torch import Tensor
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.geometry import Geometry, Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.common.tiling import Tiling
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Geometry, Size
+from ridgeline.media.diffusion.pipeline import CallSeconds, Pipeline, Step
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import MOST_TOKENS, generators, z_image
 
 TOLERANCE = 1e-5

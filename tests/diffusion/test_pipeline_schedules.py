@@ -12,10 +12,10 @@ from diffusers.schedulers import KarrasDiffusionSchedulers
 
 from diffusion.schedulers import FLUX_DEV, PIXART, PIXART_LCM, WAN, Z_IMAGE, Config, relative
 from diffusion.stand_ins import noise_of, predicted, theirs, tokens_of
-from ridgeline.diffusion.pipeline_class import PIPELINES
-from ridgeline.diffusion.samplers import State
-from ridgeline.diffusion.scheduler_config import OPTIONS, READERS, Scheduler, scheduler_of
-from ridgeline.models.common.fields import Fields, ModelRefused
+from ridgeline.core.models.common.fields import Fields, ModelRefused
+from ridgeline.media.diffusion.pipeline_class import PIPELINES
+from ridgeline.media.diffusion.samplers import State
+from ridgeline.media.diffusion.scheduler_config import OPTIONS, READERS, Scheduler, scheduler_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
 NOISE = ("PixArtSigmaPipeline", "PixArtAlphaPipeline")  # whose denoisers predict it

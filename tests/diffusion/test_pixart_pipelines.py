@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models import ModelRefused
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.checkpoints import edit_config
 from support.pipelines import generators, pixart
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.checkpoint import open_source
-from ridgeline.diffusion.division import DividedPass, Division, divisions, exchange
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.plan import Asked, PipelinePlan
-from ridgeline.diffusion.price import PipelinePrice
-from ridgeline.models.common.denoiser import JOINT, PICTURES
-from ridgeline.ops.attention import Attention
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models.common.denoiser import JOINT, PICTURES
+from ridgeline.core.ops.attention import Attention
+from ridgeline.media.diffusion.diffusion_parallel import DividedPass, Division, divisions, exchange
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 
 SOURCE = open_source("z-image")
 USUAL = Usual.of(SOURCE)

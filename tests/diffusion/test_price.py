@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from models.test_z_image import CONFIGS, RELEASE, subject_of
-from ridgeline.checkpoint import read_config
-from ridgeline.diffusion.geometry import LAYOUTS, Geometry, Layout, Size
-from ridgeline.diffusion.guidance import Convention, guidance_of
-from ridgeline.diffusion.price import Job, Parts, PipelinePrice, RequestPrice
-from ridgeline.models import Fields
-from ridgeline.models.building import build, build_denoiser
-from ridgeline.models.common.activation_peak import Alive
-from ridgeline.models.common.decoder import Decoder
-from ridgeline.models.common.priced_module import listening
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.tiling import Tiling
-from ridgeline.models.families.autoencoder_kl import build as build_autoencoder
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields
+from ridgeline.core.models.building import build, build_denoiser
+from ridgeline.core.models.common.activation_peak import Alive
+from ridgeline.core.models.common.decoder import Decoder
+from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.core.models.families.autoencoder_kl import build as build_autoencoder
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Layout, Size
+from ridgeline.media.diffusion.guidance import Convention, guidance_of
+from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice, RequestPrice
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 
 VAE: dict[str, Any] = {
     "_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512], "layers_per_block": 2,

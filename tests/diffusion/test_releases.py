@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.catalogue import parameter_counts, pipeline_names
-from ridgeline.diffusion.beside_picture import PICTURE, positions
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.diffusion.plan import Asked, PipelinePlan
-from ridgeline.diffusion.plan_page import pipeline_document
-from ridgeline.diffusion.price import PipelinePrice
-from ridgeline.document.numbers import say, three
-from ridgeline.document.page import Facts
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.catalogue import parameter_counts, pipeline_names
+from ridgeline.media.diffusion.image_comparison import PICTURE, positions
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.devices import load_card
+from ridgeline.util.document.elements import Facts
+from ridgeline.util.document.humanize import say, three
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
 ATTENTION = {

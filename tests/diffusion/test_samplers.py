@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from diffusion.schedulers import CONFIGS, draws, ours, relative, theirs
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.samplers import Sampler, State, data_of, dpmpp_2m, euler, unipc
-from ridgeline.diffusion.schedules import Betas, Level, Schedule, discrete, dpmpp_flow, euler_flow, unipc_flow
-from ridgeline.diffusion.timestep_call import flux_sigmas
+from ridgeline.media.diffusion.noise import Noise
+from ridgeline.media.diffusion.samplers import Sampler, State, data_of, dpmpp_2m, euler, unipc
+from ridgeline.media.diffusion.schedules import Betas, Level, Schedule, discrete, dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.media.diffusion.timestep_call import flux_sigmas
 
 SHAPE = (3, 5, 2, 7)
 TOKENS = 1000

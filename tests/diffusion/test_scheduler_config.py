@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from diffusion.schedulers import CONFIGS, FLUX_DEV, PIXART, PIXART_LCM, WAN, Z_IMAGE, Config, draws, ours, theirs
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.pipeline_class import PIPELINES
-from ridgeline.diffusion.samplers import State
-from ridgeline.diffusion.scheduler_config import read_scheduler
-from ridgeline.diffusion.timestep_call import flux2_mu
-from ridgeline.models.common.fields import ModelRefused
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.media.diffusion.noise import Noise
+from ridgeline.media.diffusion.pipeline_class import PIPELINES
+from ridgeline.media.diffusion.samplers import State
+from ridgeline.media.diffusion.scheduler_config import read_scheduler
+from ridgeline.media.diffusion.timestep_call import flux2_mu
 
 STATED = [(name, key) for name, config in CONFIGS.items() for key in config if not key.startswith("_")]
 

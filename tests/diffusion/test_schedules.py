@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from diffusion.schedulers import CONFIGS, ours, theirs
-from ridgeline.diffusion.schedules import dynamically_shifted, euler_flow, shifted
-from ridgeline.diffusion.timestep_call import TokenMu, flux2_mu, flux_sigmas
+from ridgeline.media.diffusion.schedules import dynamically_shifted, euler_flow, shifted
+from ridgeline.media.diffusion.timestep_call import TokenMu, flux2_mu, flux_sigmas
 
 STEPS = [*range(1, 51), 99, 250]
 

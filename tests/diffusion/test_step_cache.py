@@ -12,14 +12,14 @@ from diffusers import FirstBlockCacheConfig, FluxPipeline
 from torch import Tensor, nn
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.geometry import Geometry, Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.diffusion.step_cache import StepCache
-from ridgeline.models.common.block_runner import Blocks
-from ridgeline.models.common.denoiser import Denoiser
-from ridgeline.models.common.modulated import ResidualStream
+from ridgeline.core.models.common.block_runner import Blocks
+from ridgeline.core.models.common.denoiser import Denoiser
+from ridgeline.core.models.common.modulated import ResidualStream
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Geometry, Size
+from ridgeline.media.diffusion.pipeline import CallSeconds, Pipeline, Step
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.step_cache import StepCache
 from support.flux_pipelines import flux, klein
 from support.pipelines import generators, pixart, wan, z_image
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.diffusion.strides import Stride, count, seconds_each, strides
-from ridgeline.models.common.tiling import Tiling
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.work_units import Stride, count, seconds_each, strides
 from support.pipelines import wan
 
 REQUESTS = (

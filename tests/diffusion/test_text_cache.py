@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
-from ridgeline.models.common.model import Model
+from ridgeline.core.models.common.model import Model
+from ridgeline.media.diffusion.text_encoder import TextCache, TextEncoder
 
 
 class Counting(TextEncoder):

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from diffusion.schedulers import FLUX_DEV, Z_IMAGE, Config, ours, relative
 from ridgeline.backends.model_loader import load_denoiser
-from ridgeline.diffusion.geometry import Layout, Size
-from ridgeline.diffusion.guidance import Convention, guidance_of, guide
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.samplers import State
-from ridgeline.models.common.denoiser import Denoiser
+from ridgeline.core.models.common.denoiser import Denoiser
+from ridgeline.media.diffusion.geometry import Layout, Size
+from ridgeline.media.diffusion.guidance import Convention, guidance_of, guide
+from ridgeline.media.diffusion.noise import Noise
+from ridgeline.media.diffusion.samplers import State
 from support.pipelines import z_image_transformer
 
 LAYOUT = Layout(4, (Size(96, 64), Size(64, 64)))

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ridgeline.document.axes import along, ends_around, log_steps, powers, tick
-from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
-from ridgeline.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
-from ridgeline.document.grid import Grid
-from ridgeline.document.page import (
+from ridgeline.util.document.axes import along, ends_around, log_steps, powers, tick
+from ridgeline.util.document.character_figures import SHADES, heat_row, shades_in_words, strip
+from ridgeline.util.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
+from ridgeline.util.document.elements import (
     EVEN,
     UNEVEN,
     Block,
@@ -31,11 +30,12 @@ from ridgeline.document.page import (
     Table,
     columns,
 )
-from ridgeline.document.panels import Band, Panel, Panels
-from ridgeline.document.roofline import Point, Roof, Roofline
-from ridgeline.document.svg import svg
-from ridgeline.document.svg_parts import on_dark
-from ridgeline.document.terminal import plain, render
+from ridgeline.util.document.heat_map import Grid
+from ridgeline.util.document.panels import Band, Panel, Panels
+from ridgeline.util.document.roofline_chart import Point, Roof, Roofline
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.svg_parts import on_dark
+from ridgeline.util.document.terminal_renderer import plain, render
 
 ROOFLINE = Roofline(
     "Slate",

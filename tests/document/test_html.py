@@ -9,10 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from document.test_document import FIGURES
-from ridgeline.document.axes import round_steps
-from ridgeline.document.charts import Chart, Series, Span, Spans
-from ridgeline.document.html import html
-from ridgeline.document.page import (
+from ridgeline.util.document.axes import round_steps
+from ridgeline.util.document.charts import Chart, Series, Span, Spans
+from ridgeline.util.document.elements import (
     Bullets,
     Cell,
     Column,
@@ -26,8 +25,9 @@ from ridgeline.document.page import (
     Table,
     columns,
 )
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
+from ridgeline.util.document.html import html
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 
 CURVES = (Series("a", ((1, 5), (2, 9)), "line"), Series("b", ((1, 3), (4, 8)), "dashed"))
 POINTS = (Series("a", ((0, 0), (2, 900)), "points"), Series("s", ((0, 1), (1, 2)), "steps"))

@@ -12,9 +12,9 @@ from ridgeline.engine import AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.transfer.settings import KVTransfer
+from ridgeline.engine.transfer.config import KVTransfer
+from ridgeline.engine.worker.engine_messages import PeerChanged, Transferred
 from ridgeline.engine.worker.loop import EngineThread
-from ridgeline.engine.worker.messages import PeerChanged, Transferred
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 PROMPTS = [[(7 * i * i + 3 * j) % 40 + 1 for i in range(n)] for j, n in enumerate((60, 5, 33, 100, 61, 34))]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.output_processor import with_text
 from ridgeline.engine.result import Choice
-from ridgeline.engine.transcript import with_text
 
 Choices = dict[tuple[int, int], Choice]  # by request and choice
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec
+from ridgeline.core.ops.work import Reach, windowed
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import verified
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec
-from ridgeline.ops.work import Reach, windowed
 
 VOCABULARY = 1000
 _MASK = (1 << 61) - 1

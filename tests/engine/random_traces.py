@@ -17,7 +17,7 @@ from ridgeline.engine.sampling import Outcome, PromptLogprob, RowFailure, Sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.engine.structured import GuideStats, StructuredOutputs
+from ridgeline.engine.structured_output_params import GuideStats, StructuredOutputs
 from ridgeline.engine.token_rules import TokenRules
 from support.drafters import ReplayDrafter
 

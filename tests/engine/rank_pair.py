@@ -15,16 +15,16 @@ from torch import distributed
 
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way
 from ridgeline.backends.model_loader import load_model
-from ridgeline.engine.ranks.child import Following
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout, StateSpec, deal_layers
+from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.orders import Order
-from ridgeline.engine.ranks.process import Followers, RankGone
+from ridgeline.engine.ranks.rank_child import Following
+from ridgeline.engine.ranks.rank_commands import Order
+from ridgeline.engine.ranks.rank_processes import Followers, RankGone
 from ridgeline.engine.runner import Runner
-from ridgeline.frames import Frames
-from ridgeline.models.common.fields import ModelRefused
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
-from ridgeline.ops.shard import Shard
+from ridgeline.util.frames import Frames
 from support.engines import MakeRunner, RecordingRunner
 
 SUBJECTS = "subjects.pt"

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.recipes import PLAIN
+from ridgeline.core.ops.kv_layout import NULL_PAGE
+from ridgeline.core.ops.number_formats import kv_format_named
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.runner import Runner
-from ridgeline.models import Fields, build
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.recipes import PLAIN
-from ridgeline.ops.formats import kv_format_named
-from ridgeline.ops.kv import NULL_PAGE
 from support.engines import uncached_logits
 
 WEIGHT_STD = 0.2  # large enough that the likeliest token is likelier than the next by far more than rounding

@@ -13,7 +13,7 @@ from engine.scripted import GREEDY, text_of
 from ridgeline.engine import LLM, AsyncLLM
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.worker.messages import StepReport
+from ridgeline.engine.worker.engine_messages import StepReport
 
 
 def run_async(llm: LLM, use: Callable[[AsyncLLM], object]) -> object:

@@ -13,8 +13,8 @@ from engine.small_models import LLAMA, MIXED, SLIDING, small_model
 from engine.test_metamorphic import AXES, Asked, Way, make_trace, pairwise, run_way
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.replay import records
-from ridgeline.models.common.model import Model
+from ridgeline.backends.cpu.recorded_steps import records
+from ridgeline.core.models.common.model import Model
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
 

@@ -13,31 +13,31 @@ from torch import Tensor, nn
 
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model
 from models.configs import CONFIGS
-from ridgeline.backends.cpu.backend import CpuBackend
-from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
-from ridgeline.backends.cuda.graphs import Capture, CudaGraphs, _copied
-from ridgeline.backends.cuda.pages import CudaPages
+from ridgeline.backends.cuda.cuda_backend import CudaBackend
+from ridgeline.backends.cuda.cuda_graphs import Capture, CudaGraphs, _copied
+from ridgeline.backends.cuda.cuda_pages import CudaPages
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.checkpoint import open_source
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraphs
 from ridgeline.engine import placement
-from ridgeline.engine.bare import warm_up
+from ridgeline.engine.engine_builder import warm_up
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv_room import layout_with_room
+from ridgeline.engine.kv_budget import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import card_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.setup import Draft
+from ridgeline.engine.speculation.speculation_setup import Draft
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.paged import Pages
-from ridgeline.ops.step_graphs import PageTables, Step, StepGraphs
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.cards import HAS_CARD, TOLERANCE, cards_compute, close, needs_card, needs_triton, placed
 from support.checkpoints import random_ours
 from support.drafters import ReplayDrafter
@@ -52,7 +52,7 @@ CAPTURED = {"gemma2", "qwen3"} | ({"llama", "mistral", "qwen2", "gpt2"} if HAS_C
 def _on_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Where there is no card, no keys are cut into parts: each is some milliseconds of the interpreter."""
     if not HAS_CARD and find_spec("triton"):
-        monkeypatch.setattr("ridgeline.backends.cuda.triton.attention._PROGRAMS", 1)
+        monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention._PROGRAMS", 1)
     with cards_compute():
         yield
 
@@ -246,7 +246,7 @@ def test_the_bucket_of_a_step() -> None:
 def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of 1,000 rows runs as one of 1,024; decode steps have 256, each with logits; a draft model has so too."""
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr("ridgeline.roofline.activations.activation_peak", lambda _, *own: asked.append(own) or 0.0)
+    monkeypatch.setattr("ridgeline.price.activations.activation_peak", lambda _, *own: asked.append(own) or 0.0)
     model = random_ours(CONFIGS["llama"])
     assert most_captured_rows(model) == 2048
     settings = EngineSettings(limits=Limits(tokens=tokens), memory=1e10, kv_bytes=1e6)
@@ -300,7 +300,9 @@ def test_what_is_not_captured_runs_all_the_same(name: str) -> None:
 
 @needs_triton
 def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.engine.bare._WARMING", (2, 3))  # the interpreter takes a second for a few rows
+    monkeypatch.setattr(
+        "ridgeline.engine.engine_builder._WARMING", (2, 3)
+    )  # the interpreter takes a second for a few rows
     model = placed(small_model(LLAMA, 16))
     engine = token_engine(model, runner=Keeping)
     steps: list[StepRecord] = []
@@ -318,7 +320,7 @@ def test_an_engine_that_was_warmed_up_has_captured_and_answers_as_before(monkeyp
 @needs_triton
 def test_seats_are_given_up_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer seats than requests, which are taken from those that do not run: the same tokens as alone."""
-    monkeypatch.setattr("ridgeline.backends.cuda.seated_tables._FIRST_SEATS", 1)
+    monkeypatch.setattr("ridgeline.backends.cuda.gpu_page_tables._FIRST_SEATS", 1)
     model = placed(small_model(MIXED, 38))
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     prompts = [[1, 2, 3, 4, 5], [6, 7, 8], [13, 14]]

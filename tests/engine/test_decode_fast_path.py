@@ -12,15 +12,15 @@ from engine.random_traces import Trace
 from engine.small_models import assert_nothing_held
 from ridgeline.engine import EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.decode_fast_path import DecodeFastPath
+from ridgeline.engine.encoder_features import Features, PlacedImages
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Event, TokenEvent
-from ridgeline.engine.features import Features, PlacedImages
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.request import Finish, Request
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.config import Speculation
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 # -- with it or without -----------------------------------------------------------------------------------------------

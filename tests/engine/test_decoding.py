@@ -10,19 +10,19 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu import graphs, replay
-from ridgeline.backends.cpu import recording as recording_module
-from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu import call_recording as recording_module
+from ridgeline.backends.cpu import cpu_graphs, recorded_steps
+from ridgeline.backends.cpu.call_recording import Memory, record
+from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
-from ridgeline.backends.cpu.recording import Memory, record
-from ridgeline.backends.cpu.replay import recorded_bytes, records
+from ridgeline.backends.cpu.recorded_steps import recorded_bytes, records
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.matrix.operands import Operands
 from support.checkpoints import random_ours
 from support.engines import EagerRunner, token_engine
 
@@ -77,7 +77,7 @@ def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording takes memory for each row."""
     model = random_ours(CONFIGS["llama"])
     backend_of(torch.device("cpu")).bind(model)
-    monkeypatch.setattr(graphs, "MAX_RECORDED_ROWS", 2)
+    monkeypatch.setattr(cpu_graphs, "MAX_RECORDED_ROWS", 2)
     _, recorded = logits_of(model, Runner, requests=5)
     assert sorted(recorded._recordings) == [1, 2]
 
@@ -89,7 +89,7 @@ def test_memory_of_recordings_is_known_before_there_are_any(
 ) -> None:
     """Of the largest step; but for the rows that are gathered for the head, and what they leave of a chunk."""
     monkeypatch.setattr(recording_module, "CHUNK", chunk)
-    for module in (graphs, replay):
+    for module in (cpu_graphs, recorded_steps):
         monkeypatch.setattr(module, "MAX_RECORDED_ROWS", 16)
     model = random_ours(CONFIGS[family])
     backend_of(torch.device("cpu")).bind(model)

@@ -13,11 +13,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from engine.small_models import DELTA, LLAMA, MAMBA, MIXED, SLIDING
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models import Fields, build
-from ridgeline.models.common.model import Model
 from support.wall_models import HEADLESS, MODELS, wall_model
 
 CUDA = torch.device("cuda:0")

@@ -12,11 +12,11 @@ from torch.nn import functional
 from transformers import RobertaTokenizer
 
 from engine.folders import write_model
-from ridgeline.engine.embedding import Embeddings, cut, similarity
+from ridgeline.core.models import ModelRefused
+from ridgeline.engine.embedding_llm import Embeddings, cut, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import ModelRefused
 from support.checkpoints import edit_config, random_model
 from support.embedders import (
     SIZES,

@@ -12,11 +12,11 @@ import torch
 from engine.folders import write_model
 from engine.scripted import GREEDY
 from models.configs import ENCODER_DECODERS
-from ridgeline.engine import LLM, AsyncLLM, EngineSettings, kv_room
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment
+from ridgeline.engine import LLM, AsyncLLM, EngineSettings, kv_budget
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import ModelRefused
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import Segment
 
 PARAMS = dataclasses.replace(GREEDY, max_tokens=8, ignore_eos=True)
 
@@ -73,7 +73,7 @@ def test_the_start_is_the_generation_configs_then_the_configs(tmp_path: Path) ->
 def test_memory_has_room_for_the_longest_input_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which runs alone where a step has fewer positions: then the step is as large as one of so many."""
     kept: list[dict[str, float]] = []
-    monkeypatch.setattr(kv_room, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
+    monkeypatch.setattr(kv_budget, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
     folder = str(write_model(tmp_path, config=ENCODER_DECODERS["t5"]))
     for tokens in (8, 64, 100):
         LLM(folder, settings=EngineSettings(limits=Limits(tokens=tokens, requests=1)))

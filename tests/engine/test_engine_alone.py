@@ -18,17 +18,17 @@ from engine.folders import write_model
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, layout_of, null_engine
 from engine.small_models import assert_nothing_held
 from ridgeline import engine as engine_room
+from ridgeline.core.ops.work import CROSS
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.ops.work import CROSS
 
 
 def greedy(count: int, n: int = 1) -> SamplingParams:
@@ -54,8 +54,8 @@ def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
             if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
                 named.append(f"{file.name} from {node.module}")
     measured = ["leader.py time.perf_counter"] * 2
-    told = ["process.py time.perf_counter_ns"]
-    assert named == ["engine.py time.perf_counter_ns", *measured, "process.py from datetime", *told]
+    told = ["rank_processes.py time.perf_counter_ns"]
+    assert named == ["engine.py time.perf_counter_ns", *measured, "rank_processes.py from datetime", *told]
 
 
 def test_moments_are_those_of_the_clock() -> None:

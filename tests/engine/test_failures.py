@@ -13,17 +13,17 @@ from torch import Tensor
 from engine.collecting import Choices, finish_all, take
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, poison_free_pages, small_model, uncached_answer
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import CAUSAL, windowed
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.ledger import PageCopy
+from ridgeline.engine.kv.kv_cache_manager import PageCopy
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import EagerRunner, token_engine
 
 WINDOWS = (None, 6)

@@ -15,15 +15,15 @@ import ridgeline
 from engine.null_model import null_engine
 from engine.scripted import GREEDY
 from ridgeline.engine import LLM, AsyncLLM
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
 from ridgeline.engine.params import LogitBias, SamplingParams
 from ridgeline.engine.prompt_tokens import NamedPrompt
-from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.transfer.wire import Prefill, ToProducer
-from ridgeline.engine.worker.messages import Add, ToEngine
-from ridgeline.frames import Frames
+from ridgeline.engine.worker.engine_messages import Add, ToEngine
+from ridgeline.util.frames import Frames
 
 PACKAGE = Path(str(ridgeline.__file__)).parent
 FIELDS = frozenset(GenerationRequest.__struct_fields__)
@@ -50,11 +50,11 @@ class Marked(GenerationRequest, frozen=True):
 # -- nobody copies it --------------------------------------------------------------------------------------------------
 
 SHARING = {
-    ("server/api/fields.py", "Fields"): "a route's parser",
-    ("server/api/response_request.py", "ResponseFields"): "a route's parser",
+    ("server/routes/request_fields.py", "Fields"): "a route's parser",
+    ("server/routes/responses_to_chat.py", "ResponseFields"): "a route's parser",
     ("engine/step_plan.py", "PlanItem"): "an adapter's number, and what the encoder reads in one step",
-    ("engine/worker/messages.py", "SequenceState"): "the engine's own clock, and a number of tokens",
-    ("server/pictures/service.py", "LivePicture"): "a request to draw, and a number of images",
+    ("engine/worker/engine_messages.py", "SequenceState"): "the engine's own clock, and a number of tokens",
+    ("server/images/image_service.py", "LivePicture"): "a request to draw, and a number of images",
 }
 """Classes that have the names of two fields or more, and what these are there."""
 MAKERS = {
@@ -101,10 +101,10 @@ def test_those_on_its_way_hold_it_and_at_most_a_number_of_their_own() -> None:
     for file, name, own in (
         ("server/in_flight.py", "InFlightRequest", set()),
         ("engine/async_llm.py", "_Caller", set()),
-        ("engine/worker/messages.py", "Add", set()),
+        ("engine/worker/engine_messages.py", "Add", set()),
         ("engine/transfer/wire.py", "Prefill", set()),
         ("engine/request.py", "Request", {"adapter"}),  # its number in this engine
-        ("server/replicas/fleet.py", "_Sent", set()),
+        ("server/replicas/engine_fleet.py", "_Sent", set()),
     ):
         assert "spec" in found[file, name], name
         assert found[file, name] & FIELDS == own, name

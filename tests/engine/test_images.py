@@ -12,13 +12,13 @@ from torch import Tensor
 
 from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models.families.janus import JanusReader
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import ENCODER, Segment
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models.families.janus import JanusReader
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import ENCODER, Segment
 from support.engines import GREEDY, complete, token_engine
 from support.januses import PLACEHOLDER, patches_of, their_janus
 

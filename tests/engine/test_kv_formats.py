@@ -13,19 +13,19 @@ from engine.small_models import LATENT, LLAMA, MIXED, SLIDING, greedy, poison_fr
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import load_weights
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.weight_loader import load_weights
+from ridgeline.core.models import Fields, ModelRefused, build_to_run
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.kv_layout import KVSpec, deal_layers
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.work import Segment
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import Fields, ModelRefused, build_to_run
-from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVSpec, deal_layers
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.work import Segment
 from support.checkpoints import random_tensors, write_folder
 from support.engines import GREEDY, RecordingRunner, complete, token_engine
 

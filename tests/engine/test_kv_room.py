@@ -12,8 +12,8 @@ from engine.small_models import DELTA, LATENT, LLAMA, MAMBA, MIXED, SLIDING, sma
 from models.configs import ENCODER_DECODERS
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import load_engine
 from support.embedders import write_bert

@@ -190,10 +190,10 @@ def test_threads_are_those_of_the_command_line(folder: Path, monkeypatch: pytest
     before anything is read."""
     used: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", used.append)
-    monkeypatch.setattr("ridgeline.host.cores", lambda: 3)
+    monkeypatch.setattr("ridgeline.util.host.cores", lambda: 3)
     assert LLM(str(folder), SETTINGS).threads == 1
     assert LLM(str(folder), SETTINGS, threads=3).threads == 3
-    monkeypatch.setattr("ridgeline.host.SMALL_MODEL_BYTES", 0)
+    monkeypatch.setattr("ridgeline.util.host.SMALL_MODEL_BYTES", 0)
     assert LLM(str(folder), SETTINGS).threads == 3
     assert used == [1, 3, 3]
     with pytest.raises(ValueError, match="threads is 40000; it must be from 1 to 3, the cores"):
@@ -221,7 +221,7 @@ def test_a_context_less_than_the_models(folder: Path) -> None:
 
 def test_memory_as_a_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, a step, and keys and values together take that much of what is available."""
-    monkeypatch.setattr("ridgeline.checkpoint.fill.available_memory", lambda: 64e6)
+    monkeypatch.setattr("ridgeline.core.checkpoint.weight_loader.available_memory", lambda: 64e6)
     held = [
         LLM(str(folder), EngineSettings(memory_share=share, limits=Limits(64, requests=128))).loaded.layout.nbytes
         for share in (0.1, 0.12)

@@ -30,15 +30,15 @@ from engine.small_models import (
     uncached_answers,
 )
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import StateSpec
+from ridgeline.core.text import load_tokenizer
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import StateSpec
-from ridgeline.text import load_tokenizer
 from support.cards import placed
 from support.drafters import ReplayDrafter
 from support.engines import MakeRunner, RecordingRunner, complete, token_engine

@@ -7,10 +7,10 @@ import pytest
 
 from engine.test_metamorphic import Subject, Way, check_guessed, check_way, make_trace, uncached_subject
 from models.configs import CONFIGS
-from ridgeline.engine.speculation.settings import Speculation
-from ridgeline.engine.speculation.setup import check_speculation
-from ridgeline.models import ModelRefused
-from ridgeline.ops.kv import StateSpec
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.ops.kv_layout import StateSpec
+from ridgeline.engine.speculation.config import Speculation
+from ridgeline.engine.speculation.speculation_setup import check_speculation
 from support.checkpoints import random_ours
 
 # Layers with a window leave room where others do not, so that requests are preempted by hand.

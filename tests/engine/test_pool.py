@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.null_model import Kind, layout_of
+from ridgeline.core.ops.kv_layout import NULL_PAGE, StateSpec
+from ridgeline.core.ops.work import CROSS, Reach
 from ridgeline.engine.kv import prefix
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import NULL_PAGE, StateSpec
-from ridgeline.ops.work import CROSS, Reach
 
 BLANK: tuple[int, ...] = ()
 POISON = None

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from engine.folders import write_model
-from ridgeline.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.models import ModelRefused
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Stats, TokenEvent
@@ -24,13 +25,12 @@ from ridgeline.engine.params import LogitBias
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.texts import load_texts
-from ridgeline.engine.worker.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
-from ridgeline.engine.worker.place import ChildProcess, NewLine
-from ridgeline.engine.worker.process import EngineProcess, Start
-from ridgeline.frames import Frames
-from ridgeline.models import ModelRefused
-from ridgeline.roofline.cards import load_card
+from ridgeline.engine.text_processor import load_texts
+from ridgeline.engine.worker.engine_messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
+from ridgeline.engine.worker.engine_process import EngineProcess, Start
+from ridgeline.engine.worker.process_handle import ChildProcess, NewLine
+from ridgeline.price.devices import load_card
+from ridgeline.util.frames import Frames
 
 SETTINGS = EngineSettings(kv_bytes=4e6, limits=Limits(tokens=64, requests=8))
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -104,7 +104,7 @@ def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) ->
             with pytest.raises(EngineDied, match="the engine is closed"):
                 await server.generate("abc", GREEDY)
         assert subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True,
-                              check=False).stdout.count("ridgeline.engine.worker.child") == 0  # fmt: skip
+                              check=False).stdout.count("ridgeline.engine.worker.engine_child") == 0  # fmt: skip
 
     asyncio.run(run())
 
@@ -199,7 +199,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
         return real(["false"])
 
     real = subprocess.Popen
-    monkeypatch.setattr("ridgeline.engine.worker.place.subprocess.Popen", popen)
+    monkeypatch.setattr("ridgeline.engine.worker.process_handle.subprocess.Popen", popen)
     with pytest.raises(RuntimeError, match="ended as it began, with exit code 1"):
         asyncio.run(EngineProcess.start(str(folder), SETTINGS))
     assert modes == ["srw-------", "drwx------"]

@@ -10,18 +10,18 @@ import torch
 
 from engine.folders import write_model
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, small_model, uncached_answer
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import LOGITS
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.output_processor import with_text
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Completion
 from ridgeline.engine.runner import HEAD_ROWS, Runner
 from ridgeline.engine.sampling import PromptLogprob
 from ridgeline.engine.scheduler import SCORED_BESIDE, Limits
-from ridgeline.engine.transcript import with_text
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import LOGITS
 from support.engines import token_engine, uncached_logits
 
 GREEDY = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True}

@@ -15,18 +15,18 @@ import torch
 
 from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.ranks.leader import SIZES, LedRanks, link_of
-from ridgeline.engine.ranks.process import READY, Start
+from ridgeline.engine.ranks.rank_processes import READY, Start
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.ngram import NgramDrafter
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.models import ModelRefused
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device, Efficiency
-from ridgeline.trace.request import Subject, Wanted, trace
+from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.price.device import Device, Efficiency
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
 EXPERTS = LLAMA | {
@@ -192,7 +192,7 @@ def test_a_rank_ends_with_the_first_also_where_it_waits_to_meet_others(tmp_path:
     """As where the first is killed while another still loads."""
     settings = replace(SETTINGS, ranks=2)
     start = Start(str(write_model(tmp_path / "m")), settings, False, 1, 8, 1, str(tmp_path / "rendezvous"))
-    command = [sys.executable, "-m", "ridgeline.engine.ranks.child"]
+    command = [sys.executable, "-m", "ridgeline.engine.ranks.rank_child"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         assert child.stdin is not None
         assert child.stdout is not None

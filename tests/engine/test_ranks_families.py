@@ -19,12 +19,12 @@ from engine.test_metamorphic import make_trace, uncached_subject
 from engine.test_metamorphic_families import CORNERS
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.model import Model
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.process import RankGone
+from ridgeline.engine.ranks.rank_processes import RankGone
 from ridgeline.engine.runner import Runner
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.model import Model
 from support.checkpoints import random_ours, random_tensors, write_folder
 
 TWO_CORNERS = CORNERS[1], CORNERS[3]

@@ -9,18 +9,18 @@ import pytest
 
 from engine.null_model import GREEDY
 from engine.small_models import LLAMA, MIXED, small_model
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.planned import card
 
 EOS = 40

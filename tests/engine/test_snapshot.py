@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engine.null_model import null_engine
+from ridgeline.core.ops.kv_layout import NULL_PAGE
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.worker.loop import EngineLoop
-from ridgeline.engine.worker.messages import (
+from ridgeline.engine.worker.engine_messages import (
     Abort,
     Add,
     FromEngine,
@@ -22,8 +22,8 @@ from ridgeline.engine.worker.messages import (
     ToEngine,
     Watch,
 )
+from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.snapshot import snapshot
-from ridgeline.ops.kv import NULL_PAGE
 
 Map = dict[int, PageChange]
 

@@ -16,23 +16,23 @@ from safetensors.torch import load_file, save_file
 import ridgeline
 from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine import LLM, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.acceptance import Acceptance, Gate, expected_tokens
+from ridgeline.engine.speculation.config import Speculation, configured, named
 from ridgeline.engine.speculation.draft_model import ModelDrafter
 from ridgeline.engine.speculation.ngram import looked_up
-from ridgeline.engine.speculation.settings import Speculation, configured, named
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device, Efficiency
-from ridgeline.roofline.price import Price
+from ridgeline.price.device import Device, Efficiency
+from ridgeline.price.price import Price
 from support.adapters import own_widths, write_adapter
 from support.drafters import ReplayDrafter
 from support.engines import EagerRunner, complete, token_engine
@@ -91,7 +91,7 @@ def told(completions: Sequence[Completion]) -> list[Any]:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speculation]:
     """Who guesses: prompt lookup, or the model with noise in its weights."""
     folder = tmp_path_factory.mktemp("draft") / "near"
-    shutil.copytree(Path(ridgeline.__file__).parent / "builtin" / "tales", folder)
+    shutil.copytree(Path(ridgeline.__file__).parent / "data" / "builtin" / "tales", folder)
     weights, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(1)
     for name, tensor in weights.items():
         noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std().nan_to_num(0.0)
@@ -175,7 +175,7 @@ def test_a_draft_model_without_memory_guesses_nothing() -> None:
 
 
 def drafter_of(model: Model, positions: int = 512, step_tokens: int = 64) -> ModelDrafter:
-    from ridgeline.engine.kv.memory import kv_layout
+    from ridgeline.engine.kv.page_count import kv_layout
 
     return ModelDrafter(model, kv_layout(model, 1e12, 4, most_tokens=positions), step_tokens, model.context)
 

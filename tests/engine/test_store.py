@@ -9,18 +9,18 @@ import torch
 
 from engine.collecting import finish_all
 from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
+from ridgeline.core.ops.work import CAUSAL, windowed
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.exchange import PageExchange
-from ridgeline.engine.kv.ledger import PageCopy
+from ridgeline.engine.kv.kv_cache_manager import PageCopy
+from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
-from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import GREEDY, complete, token_engine
 
 

@@ -15,20 +15,20 @@ from engine.collecting import finish_all
 from engine.folders import THINKING_CHAT, write_model, write_tokenizer
 from engine.null_model import VOCABULARY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
+from ridgeline.core.text import load_tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, Choice, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.guidance import Guides
-from ridgeline.engine.guidance.grammar import GrammarCache
-from ridgeline.engine.guidance.tables import Tables
-from ridgeline.engine.guidance.thinking import Tags
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.worker.messages import Add, ToEngine
-from ridgeline.frames import Frames
-from ridgeline.text import load_tokenizer
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.engine.structured_output import Guides
+from ridgeline.engine.structured_output.grammar import GrammarCache
+from ridgeline.engine.structured_output.grammar_vocabulary import Tables
+from ridgeline.engine.structured_output.thinking import Tags
+from ridgeline.engine.worker.engine_messages import Add, ToEngine
+from ridgeline.util.frames import Frames
 from support.samplers import CPU_SAMPLER
 from text.tiny_tokenizers import byte_level
 

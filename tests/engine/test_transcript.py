@@ -13,19 +13,19 @@ from torch import nn
 
 from engine.null_model import GREEDY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Stop, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
+from ridgeline.engine.output_processor import Transcript
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.setup import Loaded
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.texts import Texts
-from ridgeline.engine.transcript import Transcript
-from ridgeline.models.common.storage import Storage
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.engine.text_processor import Texts
 
 TOKENIZER = ByteTokenizer()
 EOS = 256

@@ -20,18 +20,22 @@ from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MIXED, SLIDING
 from ridgeline.backends.cpu.library import Library
 from ridgeline.backends.model_loader import prepare_on_cpu
-from ridgeline.checkpoint.fill import fill_dummy
+from ridgeline.core.checkpoint.weight_loader import fill_dummy
+from ridgeline.core.models import Fields, ModelRefused
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.matrix import QuantisedMatrix
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.config import Speculation
 from ridgeline.engine.transfer import consumer
 from ridgeline.engine.transfer import wire as wires
+from ridgeline.engine.transfer.config import KVTransfer, configured, family_of
 from ridgeline.engine.transfer.identity import identity_of
 from ridgeline.engine.transfer.peer import Down
 from ridgeline.engine.transfer.producer import Producer
-from ridgeline.engine.transfer.settings import KVTransfer, configured, family_of
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     MAGIC,
@@ -50,12 +54,8 @@ from ridgeline.engine.transfer.wire import (
     Wire,
     admit,
 )
+from ridgeline.engine.worker.engine_messages import PeerChanged
 from ridgeline.engine.worker.loop import EngineThread
-from ridgeline.engine.worker.messages import PeerChanged
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.building import build_to_run
-from ridgeline.ops.kv import deal_layers
-from ridgeline.ops.matrix import QuantisedMatrix
 from support.adapters import own_widths, write_adapter
 from support.kernels import SETS
 

@@ -12,8 +12,8 @@ from engine.folders import write_model, write_tokenizer
 from engine.small_models import LLAMA, SLIDING
 from ridgeline.engine import SamplingParams, StructuredOutputs
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.config import Speculation
 from ridgeline.engine.speculation.draft_model import ModelDrafter
-from ridgeline.engine.speculation.settings import Speculation
 from support.januses import their_janus
 from text.tiny_tokenizers import byte_level
 

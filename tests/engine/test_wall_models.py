@@ -8,6 +8,8 @@ import pytest
 
 from engine.collecting import finish_all
 from engine.small_models import assert_nothing_held, poison_free_pages
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import ENCODER, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
@@ -17,9 +19,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import ENCODER, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.engines import GREEDY, token_engine
 from support.wall_models import HEADLESS, VOCABULARY, reference, wall_model
 

@@ -11,12 +11,12 @@ from docs.guide.machinery.content import source_of
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
 from ridgeline.cli.lab import phases
-from ridgeline.document.numbers import say
-from ridgeline.guide.numbers import read_lock, read_questions
-from ridgeline.guide.quiz import FOLDER
-from ridgeline.lab.exercise import EXERCISES
-from ridgeline.lab.ledger import TEXTS_A100
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.guide.guide_numbers import read_lock, read_questions
+from ridgeline.learn.guide.quizzes import FOLDER
+from ridgeline.learn.lab.cost_calculator import TEXTS_A100
+from ridgeline.learn.lab.exercise import EXERCISES
+from ridgeline.price.devices import load_card
+from ridgeline.util.document.humanize import say
 
 TEXTS = read_chapters()
 LESSONS = {name: text for name, text in TEXTS.items() if "```{quiz}" in text}

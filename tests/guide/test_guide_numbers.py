@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.guide.numbers import (
+from ridgeline.learn.guide.guide_numbers import (
     FORMATS,
     LOCK,
     Number,
@@ -15,7 +15,7 @@ from ridgeline.guide.numbers import (
     resolve,
     write_lock,
 )
-from ridgeline.lab.ledger import Ledger
+from ridgeline.learn.lab.cost_calculator import Ledger
 
 
 def test_the_lock_is_what_the_ledger_says() -> None:

@@ -22,8 +22,8 @@ from docs.guide.machinery.images import (
     without_dark_colours,
 )
 
-from ridgeline.document.svg_parts import DARK, document, words
-from ridgeline.host import processor
+from ridgeline.util.document.svg_parts import DARK, document, words
+from ridgeline.util.host import processor
 
 SVG = with_dark_colours(document(90, 60, "Bars & lines", [words(1, 2, "7.5 ms")]))
 DRAWN = Image("lab made --model some", "Seen.", measured=False)

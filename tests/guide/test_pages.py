@@ -19,8 +19,8 @@ from docs.guide.machinery.markdown import Renderer, page_name
 from docs.guide.machinery.pages import page_faults
 from markdown_it import MarkdownIt
 
-from ridgeline.guide.numbers import Number, read_lock
-from ridgeline.guide.quiz import Choice, Question, read_quizzes
+from ridgeline.learn.guide.guide_numbers import Number, read_lock
+from ridgeline.learn.guide.quizzes import Choice, Question, read_quizzes
 
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(GUIDE.glob("*.md"))}
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -183,7 +183,7 @@ def test_choices_say_why() -> None:
         ("{term}`none`", "'none' is not in the glossary"),
         ("```{picture} lab none\nSeen.\n```", "run `make guide-update`"),
         ("```{eval-rst}\n.. note:: this\n```", "cannot be rendered; add it to api.py"),
-        ("```{source} ops/attend.py none\n```", "has no none"),
+        ("```{source} core/ops/torch_attention.py none\n```", "has no none"),
     ],
 )
 def test_a_mark_that_cannot_be_rendered_is_named(source: str, says: str) -> None:

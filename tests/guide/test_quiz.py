@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
 from ridgeline.cli.quiz import _plain
-from ridgeline.guide.numbers import Number, read_lock
-from ridgeline.guide.quiz import Choice, Question, faults, number_in, read_quizzes
+from ridgeline.learn.guide.guide_numbers import Number, read_lock
+from ridgeline.learn.guide.quizzes import Choice, Question, faults, number_in, read_quizzes
 
 APP = build_app(("quiz",))
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
-from ridgeline.lab.exercise import EXERCISES, FOLDER, check, read_function, same, solution_of, stub_of
+from ridgeline.learn.lab.exercise import EXERCISES, FOLDER, check, read_function, same, solution_of, stub_of
 
 APP = build_app(("lab",))
 

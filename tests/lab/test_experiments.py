@@ -16,16 +16,16 @@ from torch.nn import functional
 from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
-from ridgeline.lab import distance as distance_lab
-from ridgeline.lab import experiments, flash, merges, queen
-from ridgeline.lab.directions import Words
-from ridgeline.lab.experiment import Experiment, Outcome
-from ridgeline.lab.experiments import EXPERIMENTS
-from ridgeline.lab.inside import STORY, Context, Inside
-from ridgeline.models.common.blocks import Block
-from ridgeline.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.core.models.common.blocks import Block
+from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.learn.lab import distance as distance_lab
+from ridgeline.learn.lab import experiments, flash, merges, queen
+from ridgeline.learn.lab.directions import Words
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.experiments import EXPERIMENTS
+from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 
 LONG = ("goodput", "simulated")
 """They serve thousands of requests: make guide-check runs them, and make test holds some of these runs by the lock."""

@@ -13,29 +13,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ridgeline import lab
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import read_config
 from ridgeline.cli.main import build_app
-from ridgeline.document.charts import Stack, Stacks
-from ridgeline.document.page import Bullets
-from ridgeline.document.roofline import Roofline
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import build
+from ridgeline.core.models.common.model import Model
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.lab import kv_cache, memory, phases, sampling
-from ridgeline.lab.cache import changed
-from ridgeline.lab.inside import in_fp32
-from ridgeline.lab.texts_step import round_figure
-from ridgeline.models import build
-from ridgeline.models.common.model import Model
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.learn import lab
+from ridgeline.learn.lab import kv_cache, prefill_decode, sampling_from_scratch, users_per_gpu
+from ridgeline.learn.lab.instrumented_model import in_fp32
+from ridgeline.learn.lab.simple_kv_cache import changed
+from ridgeline.learn.lab.textbook_step import round_figure
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.util.document.charts import Stack, Stacks
+from ridgeline.util.document.elements import Bullets
+from ridgeline.util.document.roofline_chart import Roofline
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 from support.samplers import CPU_SAMPLER
 
 APP = build_app(("lab",))
@@ -100,7 +100,7 @@ def test_the_shared_beginning_is_what_is_the_same() -> None:
 
 def test_users_of_the_texts_and_of_the_ledger() -> None:
     """24 GB, 8B in bf16, users of 2,000 tokens: the texts' 8 GB left over 256 MB is about 30; less is true."""
-    found = memory.users_on("llama-3-8b", load_card("rtx-4090"), 1, 2000)
+    found = users_per_gpu.users_on("llama-3-8b", load_card("rtx-4090"), 1, 2000)
     assert found.texts.users == 30
     assert found.texts.left == pytest.approx(8e9)
     assert found.request == 2000 * 131_072
@@ -109,7 +109,7 @@ def test_users_of_the_texts_and_of_the_ledger() -> None:
 
 
 def test_every_subtraction_starts_where_the_last_one_ended() -> None:
-    found = memory.users_on("llama-3-8b", load_card("h100-sxm"), 1, 2000)
+    found = users_per_gpu.users_on("llama-3-8b", load_card("h100-sxm"), 1, 2000)
     left = found.total
     for step in found.steps:
         left -= step.takes
@@ -120,36 +120,38 @@ def test_every_subtraction_starts_where_the_last_one_ended() -> None:
 
 
 def test_what_does_not_fit_says_on_how_many_cards_it_does() -> None:
-    lone = memory.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)
+    lone = users_per_gpu.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)
     assert (lone.users, lone.texts.users, lone.fits_on) == (0, 0, 8)
-    eight = memory.users_on("llama-3-70b", load_card("rtx-4090"), 8, 2000)
+    eight = users_per_gpu.users_on("llama-3-70b", load_card("rtx-4090"), 8, 2000)
     assert eight.users > 0
     assert eight.token * 8 == lone.token == 327_680
-    assert memory.users_on("llama-3.1-405b", load_card("rtx-4090"), 1, 2000).fits_on is None
+    assert users_per_gpu.users_on("llama-3.1-405b", load_card("rtx-4090"), 1, 2000).fits_on is None
 
 
 def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
     """Qwen2.5-7B has 28 heads: it is no error that they do not divide over 8 cards, there just is no such answer."""
-    small = replace(load_card("l4"), memory=3e9)
+    small = replace(load_card("l4"), users_per_gpu=3e9)
     assert small.link is not None
-    found = memory.users_on("qwen2.5-7b", small, 1, 2000)
+    found = users_per_gpu.users_on("qwen2.5-7b", small, 1, 2000)
     assert (found.users, found.fits_on) == (0, None)
-    assert "no number of cards up to 8" in plain(memory.document([found], small, 2000))
+    assert "no number of cards up to 8" in plain(users_per_gpu.document([found], small, 2000))
 
 
 def test_cards_without_a_link_are_one_each() -> None:
     alone = replace(load_card("rtx-4090"), link=None)
-    assert memory.users_on("llama-3-70b", alone, 1, 2000).fits_on is None
-    assert "no link to others" in plain(memory.document([memory.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000))
+    assert users_per_gpu.users_on("llama-3-70b", alone, 1, 2000).fits_on is None
+    assert "no link to others" in plain(
+        users_per_gpu.document([users_per_gpu.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000)
+    )
     with pytest.raises(ValueError, match="has no link"):
-        memory.users_on("llama-3-70b", alone, 2, 2000)
+        users_per_gpu.users_on("llama-3-70b", alone, 2, 2000)
 
 
 def test_no_user_is_longer_than_the_models_context() -> None:
     with pytest.raises(ValueError, match=r"gpt2 can have 2 \(a prompt and an answer\) to 1,024 tokens"):
-        memory.users_on("gpt2", load_card("rtx-4090"), 1, 2000)
+        users_per_gpu.users_on("gpt2", load_card("rtx-4090"), 1, 2000)
     with pytest.raises(ValueError, match="--devices is 16"):
-        memory.users_on("gpt2", load_card("h100-sxm"), 16, 500)
+        users_per_gpu.users_on("gpt2", load_card("h100-sxm"), 16, 500)
 
 
 def test_models_whose_users_keep_something_else_are_refused() -> None:
@@ -163,24 +165,24 @@ def test_models_whose_users_keep_something_else_are_refused() -> None:
 
 def test_a_users_state_is_counted() -> None:
     """Of one who has read little it is the most."""
-    found = memory.users_on("nemotron-h-8b", load_card("h100-sxm"), 1, 1000)
+    found = users_per_gpu.users_on("nemotron-h-8b", load_card("h100-sxm"), 1, 1000)
     assert found.request > found.state > 1000 * found.token
-    assert "bytes (16 KiB) and a user a state of" in plain(memory.document([found], load_card("h100-sxm"), 1000))
+    assert "bytes (16 KiB) and a user a state of" in plain(users_per_gpu.document([found], load_card("h100-sxm"), 1000))
 
 
 def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
     card, context = load_card("l4"), 2001
-    found = memory.users_on("llama-3.2-1b", card, 1, context)
+    found = users_per_gpu.users_on("llama-3.2-1b", card, 1, context)
     case = ModelCache(read_config("llama-3.2-1b")).case(Setup(card))
     assert found.users == memory_of(case, Workload(input=context - 1, output=1)).users > 1
 
 
 def test_small_models_weigh_something() -> None:
     """GPT-2 has 124 million parameters, which is not 0 billion."""
-    found = memory.users_on("gpt2", load_card("rtx-4090"), 1, 1024)
+    found = users_per_gpu.users_on("gpt2", load_card("rtx-4090"), 1, 1024)
     assert found.texts.weights == pytest.approx(2 * 120e6)
-    text = plain(memory.document([found], load_card("rtx-4090"), 1024))
+    text = plain(users_per_gpu.document([found], load_card("rtx-4090"), 1024))
     assert "-0.2" in text
     assert "-0.0 " not in text
 
@@ -202,28 +204,28 @@ def test_from_scratch_is_the_engine_token_for_token(
     for row_V, row, theirs in zip(logits.tolist(), rows, CPU_SAMPLER.sample(logits, rows), strict=True):
         (u,) = uniform([seed], [row.position], [0])
         assert isinstance(theirs, Sampled)
-        assert sampling.draw(row_V, params, u) == theirs.token
+        assert sampling_from_scratch.draw(row_V, params, u) == theirs.token
 
 
 def test_equals_go_to_the_lower_id() -> None:
     logits = [0.0, 2.0, 2.0, 1.0, 2.0]
-    assert sampling.likeliest_first(logits) == [1, 2, 4, 3, 0]
-    assert sampling.draw(logits, SamplingParams(temperature=0.0), 0.99) == 1
-    assert sampling.candidates(logits, SamplingParams(top_k=2)) == [1, 2]
+    assert sampling_from_scratch.likeliest_first(logits) == [1, 2, 4, 3, 0]
+    assert sampling_from_scratch.draw(logits, SamplingParams(temperature=0.0), 0.99) == 1
+    assert sampling_from_scratch.candidates(logits, SamplingParams(top_k=2)) == [1, 2]
 
 
 def test_top_p_keeps_the_fewest_that_reach_it() -> None:
     logits = [float(np.log(p)) for p in (0.1, 0.5, 0.15, 0.25)]
-    kept = {p: sampling.candidates(logits, SamplingParams(top_p=p)) for p in (0.4, 0.6, 0.8, 1.0)}
+    kept = {p: sampling_from_scratch.candidates(logits, SamplingParams(top_p=p)) for p in (0.4, 0.6, 0.8, 1.0)}
     assert kept == {0.4: [1], 0.6: [1, 3], 0.8: [1, 2, 3], 1.0: [0, 1, 2, 3]}
 
 
 def test_every_setting_agrees_with_the_engine() -> None:
     llm = LLM("tales", EngineSettings(kv_bytes=8 << 20))
     executor = llm.engine.executor
-    found = sampling.compare(llm, "Once upon a time", count=12, seed=3)
+    found = sampling_from_scratch.compare(llm, "Once upon a time", count=12, seed=3)
     assert llm.engine.executor is executor
-    assert [outcome.name for outcome in found] == list(sampling.SETTINGS)
+    assert [outcome.name for outcome in found] == list(sampling_from_scratch.SETTINGS)
     for outcome in found:
         assert len(outcome.agreed) == len(outcome.tokens) > 0
         assert all(outcome.agreed)
@@ -237,12 +239,12 @@ def test_every_setting_agrees_with_the_engine() -> None:
 def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -> None:
     """Llama-3-8B on an A100: no batch at 2,000 tokens, intensity tops out at 61 FLOP a byte; at 512 some 480 users."""
     model, card = build(read_config("llama-3-8b")), load_card("a100-sxm-80gb")
-    long = phases.compare(model, card, 2000)
+    long = prefill_decode.compare(model, card, 2000)
     assert long.batch is None
     assert long.intensity == pytest.approx(61, abs=0.5)
     assert long.intensity < long.ridge
     assert max(step.intensity for step in long.decodes) < long.intensity
-    short = phases.compare(model, card, 512)
+    short = prefill_decode.compare(model, card, 512)
     assert short.batch == pytest.approx(470, rel=0.05)
     assert short.prefill.intensity > short.ridge > short.decodes[0].intensity
     assert short.decodes[0].idle > 0.99
@@ -250,33 +252,33 @@ def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -
 
 
 def test_a_measured_machine_is_set_beside_its_floor(tales: Model) -> None:
-    measured = phases.measure(tales, prompt=12, repeats=1)
-    found = phases.compare(tales, load_card("a100-sxm-80gb"), 12, measured)
+    measured = prefill_decode.measure(tales, prompt=12, repeats=1)
+    found = prefill_decode.compare(tales, load_card("a100-sxm-80gb"), 12, measured)
     assert (found.prefill.measured, found.decodes[0].measured) == measured
     assert all(step.measured is None for step in found.decodes[1:])
 
 
 def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
     """Points of `trace` are as large as their share of a step; these are steps, which are parts of nothing."""
-    found = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
-    page = phases.document(found, "llama-3-8b")
+    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    page = prefill_decode.document(found, "llama-3-8b")
     (figure,) = page.figures
     assert isinstance(figure, Roofline)
     assert {point.share for point in figure.points} == {None}
     root = ElementTree.fromstring(svg(page.figures[0]))
     assert not any(said in text for text in root.itertext() for said in ("share of the step", "% of the step"))
     marks = [node for node in root.iter() if node.tag.endswith("circle") and len(node)]
-    assert len({mark.get("r") for mark in marks}) == 1 < len(marks) == 1 + len(phases.BATCHES)
+    assert len({mark.get("r") for mark in marks}) == 1 < len(marks) == 1 + len(prefill_decode.BATCHES)
 
 
 def test_the_texts_column_is_the_texts() -> None:
     """8 ms, 125 tokens a second, 0.6 %, 160 x, 156, about 150: of an 8B on an A100, whose 2.039 TB/s are 2 there."""
-    found = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
     texts = found.texts
     assert (texts.nbytes, texts.bandwidth, texts.step) == (16e9, 2e12, 0.008)
     assert texts.arithmetic == 5e-5
     assert texts.ridge == 156
-    text = plain(phases.document(found, "llama-3-8b"), 120)
+    text = plain(prefill_decode.document(found, "llama-3-8b"), 120)
     for row in (
         r"a step, at least +8.00 ms",
         r"most +125 ",
@@ -290,7 +292,7 @@ def test_the_texts_column_is_the_texts() -> None:
 
 def test_a_batch_that_does_not_fit_says_how_many_do() -> None:
     """By the subtraction of the memory lab; its weights do not fit onto a small card at all."""
-    room = memory.users_on("llama-3-8b", load_card("a100-sxm-80gb"), 1, 2000).users
+    room = users_per_gpu.users_on("llama-3-8b", load_card("a100-sxm-80gb"), 1, 2000).users
     assert 64 < room < 256
     ended = CliRunner().invoke(APP, ["lab", "phases", "--json"])
     assert json.loads(ended.stdout)["room"] == room
@@ -306,8 +308,8 @@ def test_a_batch_that_does_not_fit_says_how_many_do() -> None:
 
 def test_a_figure_says_of_each_point_whether_it_was_measured(tales: Model) -> None:
     """Of the steps of `phases` this machine runs two, and the others are expected."""
-    found = phases.compare(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
-    page = phases.document(found, "tales")
+    found = prefill_decode.compare(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
+    page = prefill_decode.document(found, "tales")
     for text in (plain(page), "\n".join(ElementTree.fromstring(svg(page.figures[0])).itertext())):
         assert re.search(r"^.*prefill.*% +measured", text, re.MULTILINE)
         assert re.search(r"^.*decode x 1\b[^,].*% +measured", text, re.MULTILINE)
@@ -317,12 +319,12 @@ def test_a_figure_says_of_each_point_whether_it_was_measured(tales: Model) -> No
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_pictures_stay_within_the_terminal(width: int) -> None:
-    found = [memory.users_on(model, load_card("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
-    steps = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
-    users = plain(memory.document(found, load_card("rtx-4090"), 2000), width)
+    found = [users_per_gpu.users_on(model, load_card("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
+    steps = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    users = plain(users_per_gpu.document(found, load_card("rtx-4090"), 2000), width)
     assert re.search(r"^llama-3-8b: 21 users\n░+█+▒+▓+┃$", users, re.MULTILINE)
     assert re.search(r"^llama-3-70b: 135.90 GiB with one user, does not fit\n░+┃░+$", users, re.MULTILINE)
-    drawn = plain(phases.document(steps, "llama-3-8b"), width)
+    drawn = plain(prefill_decode.document(steps, "llama-3-8b"), width)
     assert re.search(r"^ +FLOP/byte .* 10,000$", drawn, re.MULTILINE)
     assert re.search(r"^decode x 1,024 ", drawn, re.MULTILINE)
 
@@ -330,7 +332,7 @@ def test_pictures_stay_within_the_terminal(width: int) -> None:
 def test_what_does_not_fit_is_said_in_full_and_drawn_as_far_as_it_squashes_nothing() -> None:
     """Its tokens are no smaller for that, and the card's line is in the middle of the picture."""
     card = load_card("rtx-4090")
-    page = memory.document([memory.users_on("llama-3-70b", card, 1, 2000)], card, 2000)
+    page = users_per_gpu.document([users_per_gpu.users_on("llama-3-70b", card, 1, 2000)], card, 2000)
     (figure,) = page.figures
     assert isinstance(figure, Stacks)
     assert isinstance(page.blocks[0], Bullets)

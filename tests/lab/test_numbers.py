@@ -7,10 +7,10 @@ from itertools import chain
 
 import pytest
 
-from ridgeline.document.terminal import plain
-from ridgeline.lab import numbers
-from ridgeline.lab.ledger import Ledger
-from ridgeline.lab.statement import Statement
+from ridgeline.learn.lab import statement_report
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.statement import Statement
+from ridgeline.util.document.terminal_renderer import plain
 
 LIST = {
     "ops-per-byte": (1, {"ridge": 295.2}),
@@ -64,7 +64,7 @@ LIST = {
 
 @pytest.fixture(scope="module")
 def found() -> list[Statement]:
-    return numbers.statements(Ledger())
+    return statement_report.statements(Ledger())
 
 
 def test_every_row_of_the_list_is_there(found: list[Statement]) -> None:
@@ -96,7 +96,7 @@ def test_an_experts_share_of_a_text_is_measured(found: list[Statement]) -> None:
 
 
 def test_page_and_json(found: list[Statement]) -> None:
-    text = plain(numbers.document(found))
+    text = plain(statement_report.document(found))
     assert all(f"{one.id}\n" in text for one in found)
     assert "none from 753 on" in " ".join(text.split())
-    assert json.loads(json.dumps(numbers.as_json(found)))["statements"][0]["row"] == 1
+    assert json.loads(json.dumps(statement_report.as_json(found)))["statements"][0]["row"] == 1

@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from models.parity_cases import ParityCase
-from ridgeline.checkpoint.fill import fill
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.models import Fields, build, family_of
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.priced_module import Network
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.weight_loader import fill
+from ridgeline.core.models import Fields, build, family_of
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import Network
 
 TOLERANCE = 1e-5  # of the largest
 GAP = 1e-3  # between the two largest logits: below it rounding may decide

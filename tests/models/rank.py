@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, distributed
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.shard import Shard
-from ridgeline.ops.work import Segment
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.shard import Shard
+from ridgeline.core.ops.work import Segment
 
 IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 

@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from models.configs import CONFIGS
 from models.parity_cases import CASES
-from ridgeline.backends.cpu.graphs import CpuGraphs
+from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint.adapter import Adapter
+from ridgeline.core.checkpoint.adapter import Adapter
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.work import CAUSAL, Segment, Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models.common.model import Model
-from ridgeline.ops.work import CAUSAL, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.adapters import adapted, merged, own_widths, write_adapter
 from support.checkpoints import random_model, random_tensors, write_folder
 from support.engines import EagerRunner, RecordingRunner, complete, token_engine, uncached_logits

@@ -14,14 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_autoencoder, load_model
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.tiling import Tiling, tiled
-from ridgeline.models.families.autoencoder_kl import AutoencoderKL, build
-from ridgeline.ops.convolution2d import Convolution2d
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.group_norm import GroupNorm
-from ridgeline.roofline.price import Price
+from ridgeline.core.models import Fields, ModelRefused
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.tiling import Tiling, tiled
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL, build
+from ridgeline.core.ops.convolution2d import Convolution2d
+from ridgeline.core.ops.group_norm import GroupNorm
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops, config, their_autoencoder
 
 TOLERANCE = 1e-5  # of the largest

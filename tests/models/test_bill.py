@@ -10,12 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from models.configs import CONFIGS
 from models.covered import check_covered
-from ridgeline.checkpoint import read_config
-from ridgeline.models import FAMILIES, Family, Fields, ModelRefused, build
-from ridgeline.models.common.architecture_name import parse
-from ridgeline.models.common.parameter_breakdown import PARTS, Bill, bill
-from ridgeline.models.registry import REGISTERED
-from ridgeline.ops.experts import Experts
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import FAMILIES, Family, Fields, ModelRefused, build
+from ridgeline.core.models.common.architecture_name import parse
+from ridgeline.core.models.common.parameter_breakdown import PARTS, Bill, bill
+from ridgeline.core.models.registry import REGISTERED
+from ridgeline.core.ops.experts import Experts
 
 # Billions of parameters of the releases: of all, and of those that a token passes through.
 PUBLISHED: dict[str, tuple[float, float]] = {

@@ -17,23 +17,23 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_msca
 from models import configs
 from models.covered import check_covered
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import read_config
-from ridgeline.checkpoint.catalogue import CATALOGUE
-from ridgeline.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.models.common.decoder import SelfAttention, Trunk
-from ridgeline.models.common.model import Model
-from ridgeline.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.nonlinearity import ClampedGate
-from ridgeline.ops.norm import RMSNorm
-from ridgeline.ops.query_scale import QueryScale
-from ridgeline.ops.recurrence import Recurrence, ShortConvolution
-from ridgeline.ops.rotary import Rope
-from ridgeline.ops.state_space import StateSpace, StateSpaceSizes
-from ridgeline.ops.work import CAUSAL, Reach, windowed
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.checkpoint.catalogue import CATALOGUE
+from ridgeline.core.models import FAMILIES, Fields, ModelRefused, build
+from ridgeline.core.models.common.decoder import SelfAttention, Trunk
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.gated_delta import DeltaSizes, GatedDeltaRule
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.nonlinearity import ClampedGate
+from ridgeline.core.ops.norm import RMSNorm
+from ridgeline.core.ops.query_scale import QueryScale
+from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
+from ridgeline.core.ops.rotary import Rope
+from ridgeline.core.ops.state_space import StateSpace, StateSpaceSizes
+from ridgeline.core.ops.work import CAUSAL, Reach, windowed
 
 CONFIGS = deepcopy(configs.CONFIGS)
 """The configs as they are written: transformers writes into those that other tests give it."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration
 from zoo.digits.measures import thickness
 
-from ridgeline.checkpoint.source import BUILTIN, open_source
-from ridgeline.pictures.drawing import TokenDrawer, load_drawer
+from ridgeline.core.checkpoint.source import BUILTIN, open_source
+from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
 from support.januses import their_tokens
 
 DIGITS = BUILTIN / "digits-ar"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.checkpoint import read_config
-from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
-from ridgeline.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
-from ridgeline.models.common.architecture_alias import KIN
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, REGISTERED, VISION, missing_for
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.checkpoint.catalogue import CATALOGUE, model_names
+from ridgeline.core.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
+from ridgeline.core.models.common.architecture_alias import KIN
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, REGISTERED, VISION, missing_for
 from roofline.test_catalogue import RELEASES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_what_another_family_builds() -> None:
 
 
 def test_what_is_refused_and_why() -> None:
-    """Every architecture of catalogue/unsupported.toml, with what it is missing there."""
+    """Every architecture of data/catalogue/unsupported.toml, with what it is missing there."""
     entries = tomllib.loads((CATALOGUE / "unsupported.toml").read_text(encoding="utf-8")).values()
     missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries}
     assert {row[0]: row[1] for row in rows_of("Refused")} == missing

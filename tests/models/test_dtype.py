@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreT
 from models.configs import CONFIGS
 from models.test_kin import saved
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source
-from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.building import stored_dtype
-from ridgeline.models.common.architecture_alias import KIN
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import Fields, ModelRefused, build
+from ridgeline.core.models.building import stored_dtype
+from ridgeline.core.models.common.architecture_alias import KIN
 from support.checkpoints import parameters_of, random_tensors, write_folder
 
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

@@ -21,18 +21,18 @@ from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models import Fields, ModelRefused, build, family_of
+from ridgeline.core.models import registry as families
+from ridgeline.core.models.building import stored_dtype
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill, layers_of
+from ridgeline.core.models.common.sizes import sizes_of
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models import registry as families
-from ridgeline.models.building import stored_dtype
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill, layers_of
-from ridgeline.models.common.sizes import sizes_of
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import Segment
 from support.checkpoints import WEIGHT_STD, edit_config, random_ours
 from support.engines import RecordingRunner, complete, token_engine
 

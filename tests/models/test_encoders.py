@@ -27,19 +27,19 @@ from models.covered import check_covered
 from models.encoder_cases import ENCODER_CASES, EncoderCase
 from models.test_config import built_or_refusal
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models import ENCODERS, Fields, ModelRefused, build, family_of
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.norm import Norm
+from ridgeline.core.ops.rotary import RotaryTable
+from ridgeline.core.ops.work import Reach, Segment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.norm import Norm
-from ridgeline.ops.rotary import RotaryTable
-from ridgeline.ops.work import Reach, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.checkpoints import edit_config, random_model
 from support.engines import token_engine

@@ -16,9 +16,9 @@ from models.configs import CONFIGS
 from models.parity_cases import CASES
 from models.released import AROUND, HALVES, INERT, as_released, inert_keys
 from models.test_config import refusal
-from ridgeline.models import FAMILIES, Fields, build
-from ridgeline.models.common.architecture_alias import KIN
-from ridgeline.models.common.fields import _BOOKKEEPING, _OTHER_INPUTS
+from ridgeline.core.models import FAMILIES, Fields, build
+from ridgeline.core.models.common.architecture_alias import KIN
+from ridgeline.core.models.common.fields import _BOOKKEEPING, _OTHER_INPUTS
 
 FIRST = {case.model_type: case for case in reversed(CASES)}
 # What transformers' models read of the fields that ours pass over by their names: for training, for other outputs, for

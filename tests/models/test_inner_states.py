@@ -10,19 +10,19 @@ from transformers import PreTrainedModel
 
 from models.comparing import TOLERANCE, off
 from ridgeline.backends import priced_backend
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.fill import load_weights
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.weight_loader import load_weights
+from ridgeline.core.models import build_to_run
+from ridgeline.core.models.common.decoder import Decoder
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.linear import Head
+from ridgeline.core.ops.padded_text import Padded, padded_work
+from ridgeline.core.ops.work import CAUSAL, TOKENS, Segment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import build_to_run
-from ridgeline.models.common.decoder import Decoder
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.linear import Head
-from ridgeline.ops.padded import Padded, padded_work
-from ridgeline.ops.work import CAUSAL, TOKENS, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.checkpoints import random_model
 from support.engines import token_engine
 

@@ -13,19 +13,19 @@ from transformers import JanusForConditionalGeneration
 
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
+from ridgeline.core.models import Fields, ModelRefused, build
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.families.janus import JanusDrawer, JanusReader
+from ridgeline.core.models.families.vq_autoencoder import build as build_vq
+from ridgeline.core.models.registry import drawer_of
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.building import build_to_run
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.janus import JanusDrawer, JanusReader
-from ridgeline.models.families.vq_autoencoder import build as build_vq
-from ridgeline.models.registry import drawer_of
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.audit import check_attention, check_bytes, check_products
 from support.engines import GREEDY, AuditedRunner, RecordingRunner, complete, token_engine
 from support.januses import PLACEHOLDER, config, patches_of, their_janus, their_tokens

@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedMode
 from models.parity_cases import CASES
 from models.released import half_as_released, inert_keys
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.common.architecture_alias import KIN
-from ridgeline.ops.linear import Projections
-from ridgeline.ops.rotary import RotaryTable
+from ridgeline.core.models import Fields, ModelRefused, build, family_of
+from ridgeline.core.models.common.architecture_alias import KIN
+from ridgeline.core.ops.linear import Projections
+from ridgeline.core.ops.rotary import RotaryTable
 from support.checkpoints import fill_random, random_model
 from support.differences import first_difference
 from support.engines import uncached_logits

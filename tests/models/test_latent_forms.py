@@ -10,15 +10,15 @@ import torch
 from models.comparing import TOLERANCE, off
 from models.parity_cases import CASES
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models import Fields, build
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.latent_attention import LatentAttention, LatentSizes
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.rotary import Rope
+from ridgeline.core.ops.work import CAUSAL, AttentionSum, Segment, Work
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import Fields, build
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.latent import LatentAttention, LatentSizes
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.rotary import Rope
-from ridgeline.ops.work import CAUSAL, AttentionSum, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.audit import audited
 from support.checkpoints import random_model
 from support.engines import RecordingRunner, complete, token_engine, uncached_logits

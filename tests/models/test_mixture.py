@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM
 
 from models.comparing import TOLERANCE, off
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint.source import BUILTIN
+from ridgeline.core.checkpoint.source import BUILTIN
+from ridgeline.core.ops.experts import Experts
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.ops.experts import Experts
-from ridgeline.trace.expert_sources import BATCHES, expert_sources
+from ridgeline.insight.trace.expert_sources import BATCHES, expert_sources
 from support.engines import uncached_logits
 
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parents[2].glob("docs/texts/*.txt")}

@@ -17,15 +17,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import RELEASES, Config, Facts
 from ridgeline.backends.model_loader import load_denoiser, load_model
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.building import build_denoiser
-from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT
-from ridgeline.models.common.mmdit import MMDiT
-from ridgeline.models.common.priced_module import Told, listening
-from ridgeline.models.registry import denoiser_of
-from ridgeline.ops.attention import Attention
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price, traced_calls
+from ridgeline.core.models import Fields, ModelRefused
+from ridgeline.core.models.building import build_denoiser
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT
+from ridgeline.core.models.common.mmdit import MMDiT
+from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.registry import denoiser_of
+from ridgeline.core.ops.attention import Attention
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price, traced_calls
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.checkpoints import redraw
 

@@ -9,29 +9,29 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ridgeline.checkpoint.adapter import targets_of
-from ridgeline.checkpoint.fill import fill, quantises, weight_bytes
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.models.common.family import Family
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.common.storage import Storage
-from ridgeline.ops.cost import NO_COST, Cost
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.features import Feature, Gathered, Touched
-from ridgeline.ops.formats import WeightFormat, weight_format_named
-from ridgeline.ops.kv import Kept, KVSpec, StateSpec
-from ridgeline.ops.kv_context import KVContext, Uncached
-from ridgeline.ops.linear import Head
-from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
-from ridgeline.ops.op import Op
-from ridgeline.ops.place import Place
-from ridgeline.ops.shard import Indivisible
-from ridgeline.ops.stored import Share
-from ridgeline.ops.work import CAUSAL, TOKENS, Reach, Segment, Space, Work
-from ridgeline.roofline.price import Price
-from ridgeline.trace.priced import op_shapes
-from ridgeline.trace.tracer import Tracer
+from ridgeline.core.checkpoint.adapter import targets_of
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.weight_loader import fill, quantises, weight_bytes
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.cost import NO_COST, Cost
+from ridgeline.core.ops.cost_features import Feature, Gathered, Touched
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext, Uncached
+from ridgeline.core.ops.kv_layout import Kept, KVSpec, StateSpec
+from ridgeline.core.ops.linear import Head
+from ridgeline.core.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
+from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.shard import Indivisible
+from ridgeline.core.ops.stored_module import Share
+from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.work import CAUSAL, TOKENS, Reach, Segment, Space, Work
+from ridgeline.insight.trace.priced_trace import op_shapes
+from ridgeline.insight.trace.tracer import Tracer
+from ridgeline.price.price import Price
 
 FP32, VOCABULARY, HIDDEN = torch.float32, 67, 32
 FAMILY = Family("New", "new", lambda fields, storage: Small(), trunk="")

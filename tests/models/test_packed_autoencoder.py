@@ -14,12 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import AUTOENCODER_FLUX_2
 from ridgeline.backends.model_loader import load_autoencoder
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.common.tiling import Tiling
-from ridgeline.models.families.autoencoder_kl import PackedAutoencoderKL, build
-from ridgeline.ops.grid import Grid
-from ridgeline.roofline.price import Price
+from ridgeline.core.models import Fields, ModelRefused
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.core.models.families.autoencoder_kl import PackedAutoencoderKL, build
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops, config, their_packed_autoencoder
 
 CASES = {

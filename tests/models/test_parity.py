@@ -21,11 +21,11 @@ from models.covered import check_covered
 from models.parity_cases import CASES, ParityCase
 from models.released import as_released
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models import FAMILIES
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.experts import Experts
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import FAMILIES
-from ridgeline.models.common.model import Model
-from ridgeline.ops.experts import Experts
 from support.checkpoints import edit_config, random_model
 from support.differences import first_difference
 from support.engines import RecordingRunner, complete, token_engine, uncached_logits

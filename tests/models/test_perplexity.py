@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.core.models.common.recipes import WITH_HEAD, costly_format, running_names
+from ridgeline.core.models.common.recipes.perplexity import MOST_RISE, measured_perplexity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.models.common.recipes import WITH_HEAD, costly_format, running_names
-from ridgeline.models.common.recipes.perplexity import MOST_RISE, measured_perplexity
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
 NAMES = [*running_names(), *(f"{name}{WITH_HEAD}" for name in running_names())]

@@ -14,21 +14,21 @@ from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.mxfp4 import Mxfp4GptOssExperts
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import read_config
 from ridgeline.cli.show import show
-from ridgeline.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.formats import MXFP4, WeightFormat
-from ridgeline.ops.linear import Head
-from ridgeline.ops.norm import Norm
-from ridgeline.ops.place import Place
-from ridgeline.ops.shard import Shard
-from ridgeline.ops.work import CAUSAL, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.linear import Head
+from ridgeline.core.ops.norm import Norm
+from ridgeline.core.ops.number_formats import MXFP4, WeightFormat
+from ridgeline.core.ops.shard import Shard
+from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.work import CAUSAL, Segment, Work
+from ridgeline.price.price import Price
 
 PACKED = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}

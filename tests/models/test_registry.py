@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from models.covered import check_covered
-from ridgeline.models import Fields, ModelRefused, family_of, registry
-from ridgeline.models.registry import REGISTERED
+from ridgeline.core.models import Fields, ModelRefused, family_of, registry
+from ridgeline.core.models.registry import REGISTERED
 
 MODELS = Path(registry.__file__).parent
 FILES = sorted(path for path in (MODELS / "families").glob("*.py") if path.stem != "__init__")
-PACKAGE = "ridgeline.models"
+PACKAGE = "ridgeline.core.models"
 
 
 def imported_by(path: Path) -> set[str]:
@@ -39,7 +39,7 @@ def test_a_family_is_registered(path: Path) -> None:
     own = getattr(module, "FAMILIES", None) or (module.FAMILY,)
     assert own
     assert all(family in REGISTERED for family in own), (
-        f"families/{path.name} is not in REGISTERED of models/registry.py"
+        f"families/{path.name} is not in REGISTERED of core/models/registry.py"
     )
 
 
@@ -95,6 +95,6 @@ def test_a_forgotten_case_is_named() -> None:
         return str(caught.value).splitlines()[0]
 
     assert failure("llama") == "CASES in cases.py has no case for gpt2; add one"
-    unknown = "CASES in cases.py has cases for phi, which models/registry.py does not list"
+    unknown = "CASES in cases.py has cases for phi, which core/models/registry.py does not list"
     assert failure("llama", "gpt2", "phi") == unknown
     check_covered(("gpt2", "llama"), families, "CASES in cases.py")

@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoConfig
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import read_config
-from ridgeline.models import Fields, build
-from ridgeline.models.common.sizes import MixtureSizes, sizes_of
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.sizes import MixtureSizes, sizes_of
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "gpt2"])

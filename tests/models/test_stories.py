@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from ridgeline.backends.model_loader import load_model
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.text import Tokenizer, load_tokenizer
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord
-from ridgeline.models.common.model import Model
-from ridgeline.roofline.price import Price
-from ridgeline.text import Tokenizer, load_tokenizer
+from ridgeline.price.price import Price
 from support.engines import complete, token_engine, uncached_logits
 
 NATS_A_TOKEN = 1.2664

@@ -10,8 +10,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from models.rank import logits_of, run_rank
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models.common.model import Model
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.shard import WHOLE, Shard
 from support.checkpoints import random_model
 
 _COMMON: dict[str, Any] = {

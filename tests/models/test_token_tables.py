@@ -24,15 +24,15 @@ from models.comparing import TOLERANCE, off
 from models.encoder_decoder_cases import CASES
 from models.test_encoder_decoders import random_theirs, uncached
 from ridgeline.backends.model_loader import load_model
-from ridgeline.check.check import check_model
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.quantise import quantise_folder
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import FULL, Segment
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import FULL, Segment
+from ridgeline.insight.check.model_check import check_model
 from support.checkpoints import random_model
 from support.engines import uncached_logits
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ridgeline.checkpoint.source import BUILTIN
+from ridgeline.core.checkpoint.source import BUILTIN
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.trace.cross import cross_attention
-from ridgeline.trace.tokens import tokens_of
+from ridgeline.insight.trace.cross_attention import cross_attention
+from ridgeline.insight.trace.token_candidates import tokens_of
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32)
 LAYER = 1

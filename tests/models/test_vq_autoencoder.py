@@ -13,12 +13,12 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.families.vq_autoencoder import VQAutoencoder, build
-from ridgeline.ops.grid import Grid
-from ridgeline.ops.nearest import BLOCK, NearestCode
-from ridgeline.roofline.price import Price
+from ridgeline.core.models import Fields, ModelRefused
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder, build
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.vector_quantiser import BLOCK, NearestCode
+from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops
 from support.januses import VQ, their_vq
 

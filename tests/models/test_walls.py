@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
+from ridgeline.price.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.wall_models import (
     DECODERS,

@@ -13,18 +13,18 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from engine.collecting import finish_all
 from engine.small_models import assert_nothing_held, poison_free_pages
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
-from ridgeline.checkpoint import read_config
-from ridgeline.engine.features import Features
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, ModelRefused, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.convolution import Convolution
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.convolution import Convolution
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.price.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.engines import RecordingRunner, token_engine
 from support.whispers import SIZES, as_input, heard, random_whisper, rows_of, saved

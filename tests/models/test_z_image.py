@@ -17,15 +17,15 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import RELEASES
 from models.denoiser_configs import Z_IMAGE_TURBO as RELEASE
 from ridgeline.backends.model_loader import load_denoiser, load_model
-from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.building import build_denoiser
-from ridgeline.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
-from ridgeline.models.common.priced_module import Told, listening
-from ridgeline.models.families.z_image import ZImage
-from ridgeline.models.registry import denoiser_of
-from ridgeline.ops.attention import Attention
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price, traced_calls
+from ridgeline.core.models import Fields, ModelRefused, build
+from ridgeline.core.models.building import build_denoiser
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
+from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.families.z_image import ZImage
+from ridgeline.core.models.registry import denoiser_of
+from ridgeline.core.ops.attention import Attention
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price, traced_calls
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.checkpoints import redraw
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.ops.attend import attend_padded, attend_segment, visible
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.batch import Batch, Rows, Tables
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
-from ridgeline.ops.kv_context import KVContext, Uncached
-from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged import PagedKV
-from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.kv_context import KVContext, Uncached
+from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.paged_attention import PagedKV
+from ridgeline.core.ops.torch_attention import attend_padded, attend_segment, visible
+from ridgeline.core.ops.work import CAUSAL, Reach, Segment, Work, windowed
 
 F64 = NDArray[np.float64]
 WINDOWS = st.none() | st.integers(1, 24)

@@ -11,19 +11,19 @@ from collections import Counter
 import pytest
 import torch
 
-from ridgeline import ops
-from ridgeline.ops.backend import REFERENCE, Backend
-from ridgeline.ops.bound import Bound
-from ridgeline.ops.norm import AddRMSNorm
+from ridgeline.core import ops
+from ridgeline.core.ops.backend import REFERENCE, Backend
+from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.norm import AddRMSNorm
 
 
 def parts() -> set[type]:
     """The classes of what the ops and matrices of the package call before a backend is bound to them."""
-    for module in pkgutil.walk_packages(ops.__path__, "ridgeline.ops."):
+    for module in pkgutil.walk_packages(ops.__path__, "ridgeline.core.ops."):
         importlib.import_module(module.name)
     classes = [Bound]
     for own in classes:
-        classes += [each for each in own.__subclasses__() if each.__module__.startswith("ridgeline.ops.")]
+        classes += [each for each in own.__subclasses__() if each.__module__.startswith("ridgeline.core.ops.")]
     return {type(own.backend) for own in classes if hasattr(own, "backend")}
 
 
@@ -45,19 +45,19 @@ def test_ops_do_without_the_interface() -> None:
     """A norm, rotary angles and attention run in a process that has not imported it, and no backend."""
     code = (
         "import sys, torch\n"
-        "from ridgeline.ops.attention import Attention\n"
-        "from ridgeline.ops.kv import KVSpec\n"
-        "from ridgeline.ops.kv_context import Uncached\n"
-        "from ridgeline.ops.norm import RMSNorm\n"
-        "from ridgeline.ops.rotary import Rope, RotaryTable\n"
-        "from ridgeline.ops.work import CAUSAL, Segment\n"
+        "from ridgeline.core.ops.attention import Attention\n"
+        "from ridgeline.core.ops.kv_layout import KVSpec\n"
+        "from ridgeline.core.ops.kv_context import Uncached\n"
+        "from ridgeline.core.ops.norm import RMSNorm\n"
+        "from ridgeline.core.ops.rotary import Rope, RotaryTable\n"
+        "from ridgeline.core.ops.work import CAUSAL, Segment\n"
         "norm, rope = RMSNorm(4, 0.0, torch.float32), Rope(4, 10.0)\n"
         "norm.weight.data = torch.ones(4)\n"
         "x_THD = norm(torch.tensor([[[3.0, -3.0, 3.0, 3.0]]]))\n"
         "op = Attention(0, 1, KVSpec(1, 4, 4, CAUSAL, torch.float32), rope=rope)\n"
         "angles = RotaryTable(rope)(torch.tensor([5]))\n"
         "print(op(x_THD, x_THD, x_THD, Uncached([Segment(1, 1)]), angles).tolist())\n"
-        "print([name for name in sys.modules if name.startswith(('ridgeline.ops.backend', 'ridgeline.backends'))])"
+        "print([name for name in sys.modules if name.startswith(('ridgeline.core.ops.backend', 'ridgeline.backends'))])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines() == ["[[1.0, -1.0, 1.0, 1.0]]", "[]"]

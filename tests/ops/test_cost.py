@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import read_config
-from ridgeline.models import Fields, build
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.recipes import PLAIN
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.formats import kv_format_named
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.linear import Head, Linear
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.norm import LayerNorm, RMSNorm
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import CAUSAL, ENCODER_FULL, LOGITS, Segment, Work, windowed
-from ridgeline.roofline.price import Price, traced_calls
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.recipes import PLAIN
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.linear import Head, Linear
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.norm import LayerNorm, RMSNorm
+from ridgeline.core.ops.number_formats import kv_format_named
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import CAUSAL, ENCODER_FULL, LOGITS, Segment, Work, windowed
+from ridgeline.price.price import Price, traced_calls
 from support.checkpoints import random_ours
 
 FP32, BF16 = torch.float32, torch.bfloat16

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from models.configs import CONFIGS, ENCODER_DECODERS
 from models.covered import check_covered
+from ridgeline.core.models import FAMILIES, Fields, build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import ENCODER, Segment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import FAMILIES, Fields, build
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.work import ENCODER, Segment, Work
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.checkpoints import random_ours
 from support.engines import AuditedRunner, complete, token_engine

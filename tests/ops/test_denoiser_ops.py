@@ -9,10 +9,10 @@ from diffusers.models.embeddings import get_2d_sincos_pos_embed, get_timestep_em
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.ops.activation import GatedActivation
-from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
-from ridgeline.ops.embedding import GridPositions
-from ridgeline.ops.modulation import (
+from ridgeline.core.ops.activation import GatedActivation
+from ridgeline.core.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
+from ridgeline.core.ops.embedding import GridPositions
+from ridgeline.core.ops.modulation import (
     AddGated,
     AddGatedLayerNorm,
     AddModulatedLayerNorm,
@@ -21,11 +21,11 @@ from ridgeline.ops.modulation import (
     ModulatedRMSNorm,
     Modulation,
 )
-from ridgeline.ops.norm import RMSNorm
-from ridgeline.ops.rotary import AxialRotaryTable, Rope, RotaryTable, rotate
-from ridgeline.ops.rows import JoinColumns, JoinRows, PaddingRow
-from ridgeline.ops.timestep import TimestepSinusoids
-from ridgeline.ops.work import AttentionSum, Reach, Work
+from ridgeline.core.ops.norm import RMSNorm
+from ridgeline.core.ops.rotary import AxialRotaryTable, Rope, RotaryTable, rotate
+from ridgeline.core.ops.row_ops import JoinColumns, JoinRows, PaddingRow
+from ridgeline.core.ops.timestep import TimestepSinusoids
+from ridgeline.core.ops.work import AttentionSum, Reach, Work
 
 FP32, BF16 = torch.float32, torch.bfloat16
 LENGTHS = [5, 1, 3]  # rows of each picture

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.ops.experts import Experts, ExpertSizes
-from ridgeline.ops.work import Segment, Work
+from ridgeline.core.ops.experts import Experts, ExpertSizes
+from ridgeline.core.ops.work import Segment, Work
 
 pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
 UNGATED = {"activation": "relu2", "names": ("up_proj", "down_proj")}

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends import priced_backend
-from ridgeline.backends.cpu.layout import interleaves, settle
+from ridgeline.backends.cpu.cpu_weight_layout import interleaves, settle
 from ridgeline.backends.cpu.library import Library
-from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.matrix import (
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.matrix import (
     AdaptedMatrix,
     AdapterRows,
     LowRank,
@@ -22,11 +21,12 @@ from ridgeline.ops.matrix import (
     QuantisedMatrix,
     matrix_of,
 )
-from ridgeline.ops.matrix.gguf import BLOCKS
-from ridgeline.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
-from ridgeline.ops.matrix.operands import Operands
-from ridgeline.ops.nonlinearity import ACTIVATIONS
-from ridgeline.ops.work import TOKENS, Work
+from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
+from ridgeline.core.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
+from ridgeline.core.ops.matrix.operands import Operands
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.work import TOKENS, Work
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
 from support.quantised import take_weight

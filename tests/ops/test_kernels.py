@@ -17,19 +17,19 @@ from torch.nn import functional
 
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu.attention import PagedAttention, Sequences
-from ridgeline.backends.cpu.backend import CpuBackend
-from ridgeline.backends.cpu.coverage import fuses
+from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_backend import CpuBackend
+from ridgeline.backends.cpu.cpu_coverage import fuses
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.backends.shared import Scoring
-from ridgeline.models import Fields, build
-from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.backend import REFERENCE
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.matrix.operands import Operands
-from ridgeline.ops.nonlinearity import ACTIVATIONS
-from ridgeline.ops.norm import AddRMSNorm, RMSNorm
-from ridgeline.ops.rotary import Rope
+from ridgeline.backends.kernel_support import Scoring
+from ridgeline.core.models import Fields, build
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.backend import REFERENCE
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.matrix.operands import Operands
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.rotary import Rope
 from support.kernels import SETS
 
 pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ridgeline.backends.cpu.attention import rotate
-from ridgeline.backends.cpu.coverage import attends
+from ridgeline.backends.cpu.cpu_attention import rotate
+from ridgeline.backends.cpu.cpu_coverage import attends
 from ridgeline.backends.cpu.library import Library
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.rotary import Rope, RotaryTable
-from ridgeline.ops.rotary import rotate as rotate_by_torch
-from ridgeline.ops.work import CAUSAL, CROSS, Reach
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.rotary import Rope, RotaryTable
+from ridgeline.core.ops.rotary import rotate as rotate_by_torch
+from ridgeline.core.ops.work import CAUSAL, CROSS, Reach
 from support.kernels import SETS, back_to_the_best
 from support.paged import Case, Inputs, Native, by_torch, close, sequence, steps
 

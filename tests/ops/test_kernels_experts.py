@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
-from ridgeline.backends.cpu.backend import CpuBackend, layer_experts, picking
-from ridgeline.backends.cpu.coverage import covers
-from ridgeline.backends.cpu.experts import LayerExperts, route
+from ridgeline.backends.cpu.cpu_backend import CpuBackend, layer_experts, picking
+from ridgeline.backends.cpu.cpu_coverage import covers
+from ridgeline.backends.cpu.cpu_experts import LayerExperts, route
 from ridgeline.backends.cpu.library import Library
-from ridgeline.ops.experts import Experts, ExpertSizes
-from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
-from ridgeline.ops.matrix.operands import Operands
-from ridgeline.ops.nonlinearity import ACTIVATIONS, ClampedGate
-from ridgeline.ops.router import Router, RoutingRule
+from ridgeline.core.ops.experts import Experts, ExpertSizes
+from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.core.ops.matrix.operands import Operands
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS, ClampedGate
+from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.router import Router, RoutingRule
 from support.kernels import SETS
 from support.quantised import take_weight
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ridgeline.backends.cpu.library import Library
-from ridgeline.ops.kv_codes import quantise, widen
+from ridgeline.core.ops.kv_quantisation import quantise, widen
 from support.kernels import SETS, back_to_the_best
 from support.paged import Case, Inputs, Memory, Native
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.backends.cpu.library import Library
-from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
-from ridgeline.ops.matrix.operands import Codes
-from ridgeline.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix
+from ridgeline.core.ops.matrix.operands import Codes
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.number_formats import WeightFormat
 from support.codes import off, operands, rows_of
 from support.kernels import SETS
 from support.quantised import take_weight

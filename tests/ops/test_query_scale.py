@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
-from ridgeline.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
-from ridgeline.ops.work import Segment, Work
+from ridgeline.core.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
+from ridgeline.core.ops.work import Segment, Work
 
 POSITIONS = torch.tensor([0, 5, 6, 7, 13, 14, 41, 16_383, 16_384, 262_143, 10_485_759])
 

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
-from ridgeline.ops.kv_context import Uncached
-from ridgeline.ops.recurrence import Recurrence, ShortConvolution
-from ridgeline.ops.shard import Shard
-from ridgeline.ops.state_space import StateSpace, StateSpaceSizes
-from ridgeline.ops.work import RECURRENT, Segment, Work
+from ridgeline.core.ops.gated_delta import DeltaSizes, GatedDeltaRule
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
+from ridgeline.core.ops.shard import Shard
+from ridgeline.core.ops.state_space import StateSpace, StateSpaceSizes
+from ridgeline.core.ops.work import RECURRENT, Segment, Work
 
 SIZES = DeltaSizes(key_heads=2, share=3, key=7, value=5)
 

@@ -12,9 +12,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.utils import logging
 
-from ridgeline.models import Fields
-from ridgeline.models.common.rope import RopeDefaults, read_rope
-from ridgeline.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.core.models import Fields
+from ridgeline.core.models.common.rope import RopeDefaults, read_rope
+from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
 
 logging.set_verbosity_error()  # it warns of numbers that do not fit together, which is what is asked of it here
 CONTEXT = 4096

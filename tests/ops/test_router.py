@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.router import Router, RoutingRule, SharedGate
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.router import Router, RoutingRule, SharedGate
 
 pytestmark = pytest.mark.usefixtures("torch_only")
 EXPERTS, TOKENS = 12, 40

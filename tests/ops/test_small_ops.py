@@ -11,14 +11,14 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm, Gemma2Text
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm
 
-from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.formats import WeightFormat, weight_format_named
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.nonlinearity import ACTIVATIONS
-from ridgeline.ops.norm import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm, UnweightedRMSNorm
-from ridgeline.ops.stored import Stored
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.norm import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm, UnweightedRMSNorm
+from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
+from ridgeline.core.ops.stored_module import Stored
 
 FP32 = torch.float32
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.backends.cpu.kernel_sources import digest_of, unusable
 from ridgeline.backends.cpu.library import PATH, library, missing, state
-from ridgeline.backends.cpu.sources import digest_of, unusable
 from support.kernels import SETS
 
 NATIVE = PATH.with_name("native")

@@ -8,15 +8,15 @@ from itertools import accumulate
 import pytest
 import torch
 
-from ridgeline.backends.cuda.coverage import attends
-from ridgeline.backends.cuda.pages import CudaPages
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.batch import Batch
-from ridgeline.ops.kv import KVGroup, KVSpec
-from ridgeline.ops.kv_context import KVContext
-from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.rotary import Rope, RotaryTable, rotate
-from ridgeline.ops.work import CAUSAL, CROSS, Reach
+from ridgeline.backends.cuda.cuda_coverage import attends
+from ridgeline.backends.cuda.cuda_pages import CudaPages
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.core.ops.work import CAUSAL, CROSS, Reach
 from support.cards import DEVICE, HAS_CARD, close, needs_triton
 from support.paged import Case, Memory, by_torch, sequence, steps
 
@@ -67,8 +67,8 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
     and nothing of a neighbour's that is not finite."""
     from ridgeline.backends.cuda.triton import PagedAttention
 
-    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
-    monkeypatch.setattr("ridgeline.backends.cuda.triton.dense.FEWEST_QUERIES", 2)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.dense_kv.FEWEST_QUERIES", 2)
     gathered: list[int] = []
     copying = PagedAttention._gathered
     monkeypatch.setattr(PagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
@@ -85,11 +85,11 @@ def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch:
 @pytest.mark.parametrize("copied", [False, True])
 def test_prompts_of_many_sequences_find_their_tiles(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a program compares its tile with at a time, of lengths that fill tiles and that do not."""
-    from ridgeline.backends.cuda.triton.attend import AT_ONCE
+    from ridgeline.backends.cuda.triton.paged_attention_kernels import AT_ONCE
 
-    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: True)
     if copied:
-        monkeypatch.setattr("ridgeline.backends.cuda.triton.dense.FEWEST_QUERIES", 2)
+        monkeypatch.setattr("ridgeline.backends.cuda.triton.dense_kv.FEWEST_QUERIES", 2)
     case = Case(heads=(1, 3), dim=64, width=64, dtype=torch.bfloat16)
     cuts = [[2 + 5 * n % 13] for n in range(AT_ONCE.value + 6)]
     sequences = [sequence(case, length, n) for n, (length,) in enumerate(cuts)]
@@ -101,7 +101,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
     from ridgeline.backends.cuda.triton import Several
 
-    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: True)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: True)
     case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
     none = torch.zeros(0)
 
@@ -118,7 +118,7 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not copies(reach=Reach("window", 512))
     assert not copies(dtype=torch.float32)
     assert not copies(dim=96)
-    monkeypatch.setattr("ridgeline.backends.cuda.triton.attention.is_hopper", lambda _: False)
+    monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: False)
     assert not copies()
 
 

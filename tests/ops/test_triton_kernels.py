@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.formats import INT8, WeightFormat, weight_format_named
-from ridgeline.ops.matrix import MatrixSpec, matrix_of
-from ridgeline.ops.matrix.operands import Operands
-from ridgeline.ops.matrix.quantised import QuantisedMatrix
-from ridgeline.ops.nonlinearity import ACTIVATIONS
-from ridgeline.ops.norm import RMSNorm
+from ridgeline.core.ops.matrix import MatrixSpec, matrix_of
+from ridgeline.core.ops.matrix.operands import Operands
+from ridgeline.core.ops.matrix.quantised import QuantisedMatrix
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.norm import RMSNorm
+from ridgeline.core.ops.number_formats import INT8, WeightFormat, weight_format_named
 from support.cards import DEVICE, DTYPES, TOLERANCE, close, needs_triton
 
 pytestmark = needs_triton

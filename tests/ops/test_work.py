@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.ops.work import (
+from ridgeline.core.ops.work import (
     CAUSAL,
     CROSS,
     ENCODER,

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from engine.test_transcript import TOKENIZER, speaking
+from ridgeline.core.text import ChatTemplate, ChatTemplates
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.texts import Texts
-from ridgeline.page.recorder import INSPECTOR
-from ridgeline.roofline.cards import load_card
+from ridgeline.engine.text_processor import Texts
+from ridgeline.learn.page.recorder import INSPECTOR
+from ridgeline.price.devices import load_card
 from ridgeline.server.admission import Queue
 from ridgeline.server.http.page_data import PageData
+from ridgeline.server.lifecycle import service_of
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.multi_model import LoopedEngine
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
-from ridgeline.text import ChatTemplate, ChatTemplates
 from server.conftest import Running, running
 
 if TYPE_CHECKING:

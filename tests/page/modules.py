@@ -7,7 +7,7 @@ from typing import Any
 
 import quickjs
 
-from ridgeline.page.assets import STATIC
+from ridgeline.learn.page.assets import STATIC
 
 _IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "page/([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)

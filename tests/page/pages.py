@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from page.modules import Modules
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import Segment, Work
-from ridgeline.page.cards import cards_table
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.device import Cache, Copies, Device, Efficiency, Host
-from ridgeline.roofline.engine_profile import EngineProfile, load_engine
-from ridgeline.roofline.plan.case import Case
-from ridgeline.roofline.price import StepPrice
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.price.device import Cache, Copies, Device, Efficiency, Host
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import EngineProfile, load_engine
+from ridgeline.price.plan.scenario import Case
+from ridgeline.price.price import StepPrice
 
 NATIVE = replace(
     load_card("h100-sxm"),

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ridgeline.page.assets import STATIC, assets, of_type, without_comments
-from ridgeline.page.document import page_sizes, served_page
+from ridgeline.learn.page.assets import STATIC, assets, of_type, without_comments
+from ridgeline.learn.page.html_document import page_sizes, served_page
 
 OWN = [asset for asset in assets().values() if not asset.name.startswith("vendored/")]
 MODULES = [asset for asset in OWN if asset.name.endswith(".js")]

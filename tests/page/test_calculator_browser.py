@@ -8,15 +8,15 @@ import pytest
 
 from page.conftest import OpenPage, apart, until, watched
 from page.test_page_browser import serious
-from ridgeline.checkpoint.source import open_source
-from ridgeline.document.numbers import gb, say_gb, say_seconds, three
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.tables import Stored
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan import Setup, Workload, make_plan
-from ridgeline.server.settings import ServerSettings
+from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
 from server.conftest import Running
 
 if TYPE_CHECKING:

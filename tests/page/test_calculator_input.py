@@ -9,13 +9,13 @@ import pytest
 from page.conftest import OpenPage, until
 from page.modules import Modules
 from page.test_page_browser import serious
-from ridgeline.checkpoint.source import open_source
-from ridgeline.document.numbers import gb, gib, say_gb, say_gib, say_seconds
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.tables import Stored
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan import Setup, Workload, make_plan
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, say_seconds
 from server.conftest import Running
 
 if TYPE_CHECKING:

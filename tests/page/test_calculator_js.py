@@ -12,13 +12,13 @@ from typing import IO, Any
 import pytest
 
 from page.pages import Page
-from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.main import main
-from ridgeline.page.cards import cards_table
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.accuracy import NEAR
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.trust import trust_in
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.price.accuracy import NEAR
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan.trust import trust_in
 
 USUAL = {
     "card": "a100-sxm-80gb", "cards": 1, "weights": "", "kv": "",

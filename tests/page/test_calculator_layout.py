@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from page.conftest import OpenPage
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.tables import Stored
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
+from ridgeline.price.devices import load_card
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from page.modules import Modules
-from ridgeline.page.data import models_data, stored_of, table_name, writers
-from ridgeline.page.tables import Stored
+from ridgeline.learn.page.data import models_data, stored_of, table_name, writers
+from ridgeline.learn.page.model_tables import Stored
 
 WAYS = [
     Stored(),

@@ -9,9 +9,9 @@ import pytest
 
 from page.conftest import OpenPage, slow_steps, until
 from page.test_page_browser import serious
-from ridgeline.page.document import exported
-from ridgeline.page.recorded import SCENES, recorded_runs
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.recordings import SCENES, recorded_runs
+from ridgeline.price.devices import load_card
 from server.conftest import Running
 
 pytestmark = pytest.mark.page

@@ -8,9 +8,9 @@ import pytest
 
 from page.modules import Modules
 from ridgeline.engine.engine import Engine
-from ridgeline.page import recorded
-from ridgeline.page.recorded import SCENES, recorded_runs
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page import recordings
+from ridgeline.learn.page.recordings import SCENES, recorded_runs
+from ridgeline.price.devices import load_card
 
 STATES = ["free", "held", "published", "shared", "cached"]
 Counts = dict[str, Any]
@@ -37,14 +37,14 @@ def played() -> Iterator[tuple[dict[str, Any], dict[str, list[Counts]]]]:
     """The runs of the page, and of each what the ledger counted when each frame was told."""
     counted: dict[str, list[Counts]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        hear = recorded._Recording._hear
+        hear = recordings._Recording._hear
 
         def counting(self: Any, message: Any) -> None:
             hear(self, message)
-            if isinstance(message, recorded.Snapshot):
+            if isinstance(message, recordings.Snapshot):
                 counted.setdefault(self._scene.id, []).append(ledger_of(self.engine))
 
-        patch.setattr(recorded._Recording, "_hear", counting)
+        patch.setattr(recordings._Recording, "_hear", counting)
         yield recorded_runs(load_card("h100-sxm")), counted
 
 

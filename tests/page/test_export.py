@@ -7,7 +7,7 @@ import json
 import re
 from html import unescape
 
-from ridgeline.page.document import exported
+from ridgeline.learn.page.html_document import exported
 
 HOSTILE = "</script><script>alert(1)</script><!--"
 

@@ -8,10 +8,10 @@ import pytest
 
 from page.conftest import OpenPage
 from page.modules import Modules
-from ridgeline.checkpoint.catalogue import CATALOGUE
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.tables import Stored
+from ridgeline.core.checkpoint.catalogue import CATALOGUE
+from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
 from server.conftest import Running
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from page.conftest import OpenPage, apart, until, watched
 from page.test_page_browser import serious
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.recorder import INSPECTOR
-from ridgeline.page.tables import Stored
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.recorder import INSPECTOR
+from ridgeline.price.devices import load_card
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.multi_model import LoopedEngine
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 if TYPE_CHECKING:

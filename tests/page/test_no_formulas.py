@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.page.assets import STATIC
+from ridgeline.learn.page.assets import STATIC
 
 MODULES = sorted(STATIC.glob("*.js"))
 _TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)

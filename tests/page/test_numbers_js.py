@@ -8,16 +8,16 @@ from functools import cache
 import pytest
 
 from page.modules import Modules
-from ridgeline.document import numbers
+from ridgeline.util.document import humanize
 
 FUNCTIONS: dict[str, Callable[[float], str]] = {
-    "three": numbers.three,
-    "scaled": numbers.scaled,
-    "seconds": numbers.seconds,
-    "saySeconds": numbers.say_seconds,
-    "percent": numbers.percent,
-    "sayGiB": lambda value: numbers.say_gib(numbers.gib(value)),
-    "sayGB": lambda value: numbers.say_gb(numbers.gb(value)),
+    "three": humanize.three,
+    "scaled": humanize.scaled,
+    "seconds": humanize.seconds,
+    "saySeconds": humanize.say_seconds,
+    "percent": humanize.percent,
+    "sayGiB": lambda value: humanize.say_gib(humanize.gib(value)),
+    "sayGB": lambda value: humanize.say_gb(humanize.gb(value)),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from page.conftest import OpenPage, saying
-from ridgeline.page.document import exported
+from ridgeline.learn.page.html_document import exported
 from server.conftest import Running
 
 pytestmark = pytest.mark.page

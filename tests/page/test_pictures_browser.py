@@ -13,11 +13,11 @@ from PIL import Image
 from page.conftest import OpenPage, until
 from page.modules import Modules
 from page.test_page_browser import serious
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.page.document import exported
-from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
-from ridgeline.roofline.cards import load_card
-from ridgeline.server.settings import ServerSettings
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.devices import load_card
+from ridgeline.server.server_settings import ServerSettings
 from server.pictures import Drawing, Held, drawing
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from page.pages import CARDS, ENGINES, NATIVE, Page, opened, put
-from ridgeline.checkpoint.source import open_source
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.engine_profile import EngineProfile
-from ridgeline.roofline.plan.case import Case, ModelCache, Workload
-from ridgeline.roofline.plan.phases import Estimate, PhasePrice, decoder_phases, price_phase
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.price.device import Device, HourlyPrice
+from ridgeline.price.engine_profile import EngineProfile
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.request_phases import Estimate, PhasePrice, decoder_phases, price_phase
+from ridgeline.price.plan.scenario import Case, ModelCache, Workload
 
 SAME = 1e-9
 MODELS = {

@@ -11,18 +11,18 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from page.pages import CARDS, COPYING, ENGINES, NATIVE, Page, drawn, opened, put, worst
-from ridgeline.checkpoint.source import Component, Source, open_source
-from ridgeline.models import ModelRefused
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.norm import RMSNorm
-from ridgeline.page.cards import cards_table
-from ridgeline.page.op_table import Pool, op_table
-from ridgeline.page.tables import FORMAT, Stored, model_table
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.engine_profile import EngineProfile
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.price import Price
+from ridgeline.core.checkpoint.source import Component, Source, open_source
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.norm import RMSNorm
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.model_tables import FORMAT, Stored, model_table
+from ridgeline.learn.page.op_table import Pool, op_table
+from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import EngineProfile
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.price.price import Price
 from support.planned import TINY, TINY_MIXTURE, case, fields
 
 SAME = 1e-12

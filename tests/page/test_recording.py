@@ -10,14 +10,14 @@ import pytest
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
-from ridgeline.page.recorder import record
-from ridgeline.page.recording import COLUMNS, Pause, recording
-from ridgeline.roofline.cards import load_card
-from ridgeline.trace.attention import attention_at
-from ridgeline.trace.capture import capture
-from ridgeline.trace.draw import draws, plain
-from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.request import Subject, Wanted, trace
+from ridgeline.insight.trace.attention_weights import attention_at
+from ridgeline.insight.trace.capture import capture
+from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.token_sampling import draws, plain
+from ridgeline.insight.trace.trace_ledger import Ledger
+from ridgeline.learn.page.recorder import record
+from ridgeline.learn.page.request_recording import COLUMNS, Pause, recording
+from ridgeline.price.devices import load_card
 
 TEXT = "One day, a </script> bear"
 

@@ -9,7 +9,7 @@ import torch
 from page.modules import Modules
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.in_numpy import NumpySampler
-from ridgeline.engine.sampling.row import Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import Sampled, SampleRow
 
 VOCABULARY = 16
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from page.pages import Page
-from ridgeline.checkpoint.source import open_source
-from ridgeline.page.cards import cards_table
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.cards import load_card
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.price.devices import load_card
 
 GIB = 2**30
 Asks = Callable[[str, str, str], Any]

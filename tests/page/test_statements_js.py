@@ -9,20 +9,20 @@ import pytest
 
 from page.pages import Page
 from page.test_seed_numbers import table
-from ridgeline.checkpoint.source import open_source, read_config
-from ridgeline.document.numbers import say_gb, say_seconds, three
-from ridgeline.models import build
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import Bill, bill
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.work import Segment, Work
-from ridgeline.page.cards import cards_table
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
-from ridgeline.roofline.price import Price, StepPrice
-from ridgeline.text.bytes import BYTE_SYMBOLS
+from ridgeline.core.checkpoint.source import open_source, read_config
+from ridgeline.core.models import build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import Bill, bill
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
+from ridgeline.price.device import Device
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.price import Price, StepPrice
+from ridgeline.util.document.humanize import say_gb, say_seconds, three
 
 MODELS = ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen3-235b-a22b", "qwen3-30b-a3b", "llama-2-7b", "gpt2")
 A100, H100 = load_card("a100-sxm-80gb"), load_card("h100-sxm")

@@ -11,9 +11,9 @@ import pytest
 from page.conftest import OpenPage
 from page.test_page_browser import serious
 from ridgeline.engine.setup import load_engine
-from ridgeline.page.document import exported
-from ridgeline.page.recorder import record
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.recorder import record
+from ridgeline.price.devices import load_card
 from server.conftest import Running
 
 pytestmark = pytest.mark.page

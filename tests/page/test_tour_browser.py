@@ -8,16 +8,16 @@ import pytest
 
 from bench.test_report import findings
 from page.conftest import OpenPage, apart, until
-from ridgeline.bench.export import findings_json
 from ridgeline.engine.setup import load_engine
-from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.recorded import RUNS, SCENES, recorded_runs
-from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
-from ridgeline.page.recorder import record
-from ridgeline.page.recording import RECORDED
-from ridgeline.page.tables import Stored
-from ridgeline.roofline.cards import load_card
+from ridgeline.insight.bench.bench_export import findings_json
+from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+from ridgeline.learn.page.recorder import record
+from ridgeline.learn.page.recordings import RUNS, SCENES, recorded_runs
+from ridgeline.learn.page.request_recording import RECORDED
+from ridgeline.price.devices import load_card
 
 pytestmark = pytest.mark.page
 MODEL = "llama-3-8b"

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from page.conftest import PATIENCE, apart, saying
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
-from ridgeline.roofline.cards import load_card
+from ridgeline.learn.page.recorder import INSPECTOR, MOST_TOKENS
+from ridgeline.price.devices import load_card
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.auth import check_asker
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 ASKED = {"prompt": "Once upon a time", "seed": 2, "temperature": 0.9, "top_k": 5}

@@ -9,10 +9,10 @@ import pytest
 from bench.test_report import findings
 from page.conftest import OpenPage, apart
 from page.test_page_browser import serious
-from ridgeline.bench.export import findings_json
-from ridgeline.page.data import TRAFFIC
-from ridgeline.page.document import exported
-from ridgeline.traffic.slo import parse_slo
+from ridgeline.insight.bench.bench_export import findings_json
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.learn.page.data import TRAFFIC
+from ridgeline.learn.page.html_document import exported
 from server.conftest import Running
 
 if TYPE_CHECKING:

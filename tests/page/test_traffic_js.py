@@ -16,10 +16,10 @@ from bench.test_sweep import swept
 from bench.virtual import MS, tokens
 from page.conftest import apart
 from page.modules import Modules
-from ridgeline.bench.export import findings_json
-from ridgeline.bench.job import Load
-from ridgeline.traffic.series import counts_at
-from ridgeline.traffic.slo import parse_slo
+from ridgeline.insight.bench.bench_export import findings_json
+from ridgeline.insight.bench.job import Load
+from ridgeline.insight.traffic.series import counts_at
+from ridgeline.insight.traffic.slo import parse_slo
 
 SLO = parse_slo("ttft=40ms,tpot=10ms")
 LOAD = job(Load(arrivals="poisson", rate=30.0, requests=150, seed=3))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ridgeline.pictures.preprocess import MAX_PIXELS, read_picture
+from ridgeline.media.images.preprocess import MAX_PIXELS, read_picture
 
 
 def painted(mode: str = "RGB", size: tuple[int, int] = (5, 3)) -> Image.Image:

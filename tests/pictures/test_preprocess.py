@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
-from ridgeline.models import ModelRefused
-from ridgeline.models.common.model import PlacedRows
-from ridgeline.pictures.preprocess import Preprocessing, read_preprocessing
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.media.images.preprocess import Preprocessing, read_preprocessing
 from support.janus_folders import PREPROCESSING
 
 SIZES = [(40, 40), (37, 12), (9, 61), (300, 2), (1, 1), (12, 11)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.file import cache_folder
+from ridgeline.insight.calibrate.calibration_file import cache_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("exact_products")]

@@ -11,13 +11,13 @@ import pytest
 from real.packages import MINILM
 from real.texts import ALICE, AWKWARD, PROMPTS
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.embedding import Embeddings, similarity
+from ridgeline.engine.embedding_llm import Embeddings, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
 
 pytestmark = pytest.mark.real

@@ -15,7 +15,7 @@ from real.references import assert_greedy, logits_of, logprobs_of
 from real.texts import ALICE, CONVERSATIONS, PROMPTS, QUESTION
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.config import Speculation
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("exact_products")]
 

@@ -19,17 +19,17 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from real.ctranslate2 import convert
 from real.packages import WHISPER
-from ridgeline.audio.mel import HOP, RATE
-from ridgeline.audio.recording import Recording, Samples
+from ridgeline.core.models.families.whisper import FRAMES
 from ridgeline.engine import AsyncLLM
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.models.families.whisper import FRAMES
+from ridgeline.media.audio.audio_recording import Recording, Samples
+from ridgeline.media.audio.mel import HOP, RATE
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.media.speech.transcriber import Options, Segment, Transcriber, Transcript
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
-from ridgeline.speech.transcriber import Options, Segment, Transcriber, Transcript
-from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 
 pytestmark = pytest.mark.real

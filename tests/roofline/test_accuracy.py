@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from ridgeline.ops.work import CAUSAL, Work
-from ridgeline.roofline.plan.case import Workload
-from ridgeline.roofline.plan.prompts import PromptQueue
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.core.ops.work import CAUSAL, Work
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.prompt_queue import PromptQueue
+from ridgeline.price.plan.scenario import Workload
 from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from ridgeline.roofline.cards import cards
-from ridgeline.roofline.device import Device
+from ridgeline.price.device import Device
+from ridgeline.price.devices import cards
 
 CARDS = {device.name: device for device in cards()}
 NARROWER = {"fp8": "bf16", "int8": "bf16", "fp4": "fp8"}  # twice as fast as, where nothing else is said

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.roofline.cards import cards, load_card, names
-from ridgeline.roofline.device import Device
+from ridgeline.price.device import Device
+from ridgeline.price.devices import cards, load_card, names
 
 CARDS = {device.name: device for device in cards()}
 

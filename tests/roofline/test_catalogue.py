@@ -9,15 +9,15 @@ from transformers import BertConfig, Ministral3Config, ModernBertConfig, PreTrai
 
 from models.denoiser_configs import CLIP_RELEASES
 from models.denoiser_configs import RELEASES as RELEASES_THAT_DRAW
-from ridgeline.checkpoint.catalogue import known_names, model_names, parameter_counts, pipeline_names, spelt_as
-from ridgeline.checkpoint.source import open_source, read_config
-from ridgeline.diffusion.guidance import guidance_of
-from ridgeline.diffusion.outline import Usual, outline
-from ridgeline.models import build, family_of
-from ridgeline.models.building import build_denoiser
-from ridgeline.models.common.fields import Fields, ModelRefused
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.models.registry import missing_for
+from ridgeline.core.checkpoint.catalogue import known_names, model_names, parameter_counts, pipeline_names, spelt_as
+from ridgeline.core.checkpoint.source import open_source, read_config
+from ridgeline.core.models import build, family_of
+from ridgeline.core.models.building import build_denoiser
+from ridgeline.core.models.common.fields import Fields, ModelRefused
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.registry import missing_for
+from ridgeline.media.diffusion.guidance import guidance_of
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
 
 NAMES = model_names()
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.checkpoint.source import read_config
-from ridgeline.models import Fields, build
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.critical import (
+from ridgeline.core.checkpoint.source import read_config
+from ridgeline.core.models import Fields, build
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.crossovers import (
     balance,
     compute_bound_prompt,
     context_where_kv_outweighs_weights,
     critical_batch,
 )
-from ridgeline.roofline.guard import beats_floor
-from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.price import Price
+from ridgeline.price.devices import load_card
+from ridgeline.price.physics_guard import beats_floor
+from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.price.price import Price
 from support.planned import decode_of, prefill_of
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.accuracy import METRICS, accuracy_rows
-from ridgeline.roofline.cards import cards
-from ridgeline.roofline.device import Cache, Copies, Efficiency, Host
-from ridgeline.roofline.engine_profile import (
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.accuracy import METRICS, accuracy_rows
+from ridgeline.price.device import Cache, Copies, Efficiency, Host
+from ridgeline.price.devices import cards
+from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
     LargeCards,
@@ -17,11 +17,11 @@ from ridgeline.roofline.engine_profile import (
     load_engine,
     usual_engine,
 )
-from ridgeline.roofline.link import Curve, Link
-from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
-from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.prompts import PromptQueue
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.price.interconnect import Curve, Link
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.prompt_queue import PromptQueue
+from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
 from support.planned import GIB, LLAMA_3_8B, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 PUBLISHED = ("vllm-sync", "vllm-v0", "vllm-dp", "gpt-fast", "lmdeploy", "fastertransformer", "other")

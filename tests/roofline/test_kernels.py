@@ -9,24 +9,24 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.backends import priced_backend
-from ridgeline.backends.cpu.coverage import attends
-from ridgeline.backends.cpu.replay import records
-from ridgeline.checkpoint import read_config
-from ridgeline.models import build
-from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import REFERENCE
-from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.formats import INT8, NVFP4
-from ridgeline.ops.linear import Multiplies
-from ridgeline.ops.op import Launch, Op
-from ridgeline.ops.router import Router
-from ridgeline.ops.work import TOKENS, Segment, Work
-from ridgeline.roofline.device import Cache, Device, Efficiency, Host
-from ridgeline.roofline.pace import Pace
-from ridgeline.roofline.price import Price, traced_calls
-from ridgeline.roofline.time import op_seconds
+from ridgeline.backends.cpu.cpu_coverage import attends
+from ridgeline.backends.cpu.recorded_steps import records
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.backend import REFERENCE
+from ridgeline.core.ops.cost import SOFTCAP_FLOPS, Cost
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.number_formats import INT8, NVFP4
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.router import Router
+from ridgeline.core.ops.work import TOKENS, Segment, Work
+from ridgeline.price.device import Cache, Device, Efficiency, Host
+from ridgeline.price.op_time import op_seconds
+from ridgeline.price.price import Price, traced_calls
+from ridgeline.price.slowdown import Pace
 from support.wall_models import wall_model
 
 CPU = priced_backend("cpu")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.ops.cost import Cost
-from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.link import Curve, Link, straight
-from ridgeline.roofline.time import communication_seconds
+from ridgeline.core.ops.cost import Cost
+from ridgeline.price.devices import cards, load_card
+from ridgeline.price.interconnect import Curve, Link, straight
+from ridgeline.price.op_time import communication_seconds
 
 CARDS = {device.name: device for device in cards()}
 LINKED = [name for name, device in CARDS.items() if device.link]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ridgeline.checkpoint import read_config
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.loading import Disk, cold_start, disks
-from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
+from ridgeline.core.checkpoint import read_config
+from ridgeline.price.cold_start import Disk, cold_start, disks
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Plan, Setup, Workload, make_plan
 
 DISK = Disk("slow", "a slow disk", 2e9, "")
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan.case import Workload
-from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.plan.demand import Demand, Fleet, fleet_for
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.scenario import Workload
 from support.planned import LLAMA_3_8B, card, case
 
 WORKLOAD = Workload(1000, 200, tpot=0.03)

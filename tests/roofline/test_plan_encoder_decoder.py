@@ -4,17 +4,17 @@ import dataclasses
 
 import pytest
 
-from ridgeline.checkpoint.source import read_config
-from ridgeline.models import Fields
-from ridgeline.ops.work import ENCODER, Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.plan import make_plan
-from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
-from ridgeline.roofline.plan.comparison import compare
-from ridgeline.roofline.plan.demand import Demand
-from ridgeline.roofline.plan.phases import decoder_phases
-from ridgeline.roofline.plan.plan import Plan
+from ridgeline.core.checkpoint.source import read_config
+from ridgeline.core.models import Fields
+from ridgeline.core.ops.work import ENCODER, Segment, Work
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan import make_plan
+from ridgeline.price.plan.comparison import compare
+from ridgeline.price.plan.demand import Demand
+from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.request_phases import decoder_phases
+from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
 
 
 def plan_of(name: str, workload: Workload) -> Plan:

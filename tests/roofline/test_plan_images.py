@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from models.test_janus import PRO_1B
-from ridgeline.models import Fields, build
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.work import ENCODER, Segment, Work
-from ridgeline.roofline.activations import activation_peak
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan import Setup, Workload, make_plan
-from ridgeline.roofline.plan.case import Case, ModelCache
-from ridgeline.roofline.plan.phases import prefill_phase, price_phase
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.work import ENCODER, Segment, Work
+from ridgeline.price.activations import activation_peak
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.price.plan.request_phases import prefill_phase, price_phase
+from ridgeline.price.plan.scenario import Case, ModelCache
 
 H100 = load_card("h100-sxm")
 FIELDS = Fields(PRO_1B, "janus")

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from ridgeline.models import ModelRefused
-from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.link import Link, straight
-from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
-from ridgeline.roofline.plan.alternatives import outcome_of
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.plan.comparison import Comparison, compare
-from ridgeline.roofline.plan.demand import Demand
-from ridgeline.roofline.plan.export import plan_json
-from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.serving import Serving
-from ridgeline.roofline.plan.words import verdict, without_kernels
-from ridgeline.roofline.prices import Snapshot, priced
+from ridgeline.core.models import ModelRefused
+from ridgeline.price.device import Device, HourlyPrice
+from ridgeline.price.devices import cards, load_card
+from ridgeline.price.hourly_prices import Snapshot, priced
+from ridgeline.price.interconnect import Link, straight
+from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.plan.alternatives import outcome_of
+from ridgeline.price.plan.comparison import Comparison, compare
+from ridgeline.price.plan.demand import Demand
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.plan_export import plan_json
+from ridgeline.price.plan.plan_text import verdict, without_kernels
+from ridgeline.price.plan.scenario import ModelCache
 from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}

@@ -10,22 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.checkpoint import read_config
-from ridgeline.document.numbers import gb, gib
-from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.memory import kv_layout
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import CAUSAL, CROSS, FULL, Reach
-from ridgeline.roofline.activations import activation_peak
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.plan.case import Setup, Workload
-from ridgeline.roofline.plan.memory import Memory, memory_of, sampler_peak, weights_table
-from ridgeline.roofline.plan.plan import make_plan
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import CAUSAL, CROSS, FULL, Reach
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.price.activations import activation_peak
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan.deployment_plan import make_plan
+from ridgeline.price.plan.device_memory import Memory, memory_of, sampler_peak, weights_table
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.scenario import Setup, Workload
+from ridgeline.util.document.humanize import gb, gib
 from support.planned import (
     GIB,
     LLAMA_3_8B,

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ridgeline.document.page import Document
-from ridgeline.document.terminal import plain
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, Segment, Work
-from ridgeline.roofline.plan.case import Case, Setup, Workload
-from ridgeline.roofline.plan.page import classes_table, phases_table
-from ridgeline.roofline.plan.phases import Phase, decode_phase, decoder_phases, price_phase, request_seconds
-from ridgeline.roofline.plan.serving import Serving, touched_experts
-from ridgeline.roofline.price import Price
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, Segment, Work
+from ridgeline.price.plan.load_estimate import Serving, touched_experts
+from ridgeline.price.plan.plan_document import classes_table, phases_table
+from ridgeline.price.plan.request_phases import Phase, decode_phase, decoder_phases, price_phase, request_seconds
+from ridgeline.price.plan.scenario import Case, Setup, Workload
+from ridgeline.price.price import Price
+from ridgeline.util.document.elements import Document
+from ridgeline.util.document.terminal_renderer import plain
 from support.planned import (
     H100,
     LLAMA_3_8B,

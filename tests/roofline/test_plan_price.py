@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Launch, Op
-from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
-from ridgeline.roofline import kept as module
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price, StepPrice
-from ridgeline.roofline.time import compute_seconds, floor_seconds, host_seconds, op_seconds
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.work import CAUSAL, Reach, Segment, Work, windowed
+from ridgeline.price import bounded_cache as module
+from ridgeline.price.device import Device
+from ridgeline.price.devices import load_card
+from ridgeline.price.op_time import compute_seconds, floor_seconds, host_seconds, op_seconds
+from ridgeline.price.price import Price, StepPrice
 from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
 
 CONFIGS = {"full": TINY, "sliding": TINY_SLIDING, "mixture": TINY_MIXTURE}

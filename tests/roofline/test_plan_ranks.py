@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.ops.work import Work
-from ridgeline.roofline.cards import cards
-from ridgeline.roofline.engine_profile import EngineProfile, MemoryRule, load_engine, with_own_attention
-from ridgeline.roofline.plan import Demand, Plan, make_plan
-from ridgeline.roofline.plan.case import Case, Setup, Workload
-from ridgeline.roofline.plan.demand import fleet_for
-from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.prompts import PromptQueue, RankPrompts, most_of_a_rank
-from ridgeline.roofline.plan.serving import Serving, batch_sweep, touched_experts
+from ridgeline.core.ops.work import Work
+from ridgeline.price.devices import cards
+from ridgeline.price.engine_profile import EngineProfile, MemoryRule, load_engine, with_own_attention
+from ridgeline.price.plan import Demand, Plan, make_plan
+from ridgeline.price.plan.demand import fleet_for
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.load_estimate import Serving, batch_sweep, touched_experts
+from ridgeline.price.plan.prompt_queue import PromptQueue, RankPrompts, most_of_a_rank
+from ridgeline.price.plan.scenario import Case, Setup, Workload
 from support.planned import GIB, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 RULE = MemoryRule("total", rows=8, copies=1.0, fixed=0.0, share=0.0, linked=0.0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ridgeline.roofline.device import Cache
-from ridgeline.roofline.plan.scores import score_rows
+from ridgeline.price.device import Cache
+from ridgeline.price.plan.score_matrix import score_rows
 from support.planned import LLAMA_3_8B, TINY_SLIDING, card, case
 
 

@@ -7,15 +7,15 @@ from collections import deque
 
 import pytest
 
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan.alternatives import batch_lever, outcome_of
-from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
-from ridgeline.roofline.plan.comparison import compare
-from ridgeline.roofline.plan.demand import Demand
-from ridgeline.roofline.plan.phases import decode_step
-from ridgeline.roofline.plan.prompts import PromptQueue
-from ridgeline.roofline.plan.serving import Serving
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.plan.alternatives import batch_lever, outcome_of
+from ridgeline.price.plan.comparison import compare
+from ridgeline.price.plan.demand import Demand
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.prompt_queue import PromptQueue
+from ridgeline.price.plan.request_phases import decode_step
+from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
 from support.planned import LLAMA_3_8B, TINY, card, case, decode_of, fields, prefill_of, prefill_steps
 
 A100_8B = case(LLAMA_3_8B)

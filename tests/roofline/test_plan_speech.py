@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.checkpoint import read_config
-from ridgeline.document.numbers import three
-from ridgeline.document.terminal import plain
-from ridgeline.models.common.parameter_breakdown import layers_of
-from ridgeline.ops.work import ENCODER, TOKENS
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan import make_plan
-from ridgeline.roofline.plan.answer import answer
-from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
-from ridgeline.roofline.plan.compare_page import compare_document
-from ridgeline.roofline.plan.comparison import compare
-from ridgeline.roofline.plan.demand import Demand
-from ridgeline.roofline.plan.export import comparison_json, plan_json
-from ridgeline.roofline.plan.page import plan_document
-from ridgeline.roofline.plan.phases import prefill_phase
-from ridgeline.roofline.plan.words import verdict
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models.common.parameter_breakdown import layers_of
+from ridgeline.core.ops.work import ENCODER, TOKENS
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.plan import make_plan
+from ridgeline.price.plan.comparison import compare
+from ridgeline.price.plan.comparison_document import compare_document
+from ridgeline.price.plan.demand import Demand
+from ridgeline.price.plan.plan_answer import answer
+from ridgeline.price.plan.plan_document import plan_document
+from ridgeline.price.plan.plan_export import comparison_json, plan_json
+from ridgeline.price.plan.plan_text import verdict
+from ridgeline.price.plan.request_phases import prefill_phase
+from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
+from ridgeline.util.document.humanize import three
+from ridgeline.util.document.terminal_renderer import plain
 from support.planned import H100, card
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ridgeline.roofline.accuracy import AccuracyRow
-from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.plan.trust import Trust, basis_in_words, basis_of, class_of, trust_in, trust_in_words
+from ridgeline.price.accuracy import AccuracyRow
+from ridgeline.price.devices import cards, load_card
+from ridgeline.price.plan.trust import Trust, basis_in_words, basis_of, class_of, trust_in, trust_in_words
 from support.planned import card
 
 ROWS = (

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.roofline.device import Device, Efficiency, HourlyPrice
-from ridgeline.roofline.link import Link, straight
-from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
-from ridgeline.roofline.plan.words import scarcest, verdict, ways_in_words
+from ridgeline.price.device import Device, Efficiency, HourlyPrice
+from ridgeline.price.interconnect import Link, straight
+from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.plan.plan_text import scarcest, verdict, ways_in_words
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.roofline.cards import load_card, names
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.devices import load_card, names
+from ridgeline.price.hourly_prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
 from support.planned import card
 
 SELLERS = snapshots()

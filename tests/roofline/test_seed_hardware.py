@@ -9,22 +9,22 @@ from functools import lru_cache
 
 import pytest
 
-from ridgeline.checkpoint.source import read_config
-from ridgeline.models import build
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Linear, Projections
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.critical import (
+from ridgeline.core.checkpoint.source import read_config
+from ridgeline.core.models import build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.price.crossovers import (
     compute_bound_prompt,
     context_where_kv_outweighs_weights,
     critical_batch,
 )
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
-from ridgeline.roofline.time import compute_seconds
+from ridgeline.price.device import Device
+from ridgeline.price.devices import load_card
+from ridgeline.price.op_time import compute_seconds
+from ridgeline.price.price import Price
 
 GIB, MIB = 2**30, 2**20
 

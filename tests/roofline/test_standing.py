@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ridgeline.models.common.model import Model
-from ridgeline.ops.linear import Projections
-from ridgeline.ops.matrix import AdapterRows, LowRank
-from ridgeline.ops.work import CAUSAL, Segment, Work, adapter_space
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.roofline.price import Price
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.linear import Projections
+from ridgeline.core.ops.matrix import AdapterRows, LowRank
+from ridgeline.core.ops.work import CAUSAL, Segment, Work, adapter_space
+from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.price import Price
 from support.planned import H100, TINY, card, fields
 
 CARDS = (card(), H100)

@@ -12,12 +12,12 @@ from transformers.generation.logits_process import (
     WhisperTimeStampLogitsProcessor,
 )
 
+from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.on_device import DeviceSampler
 from ridgeline.engine.sampling.sampler import with_moments
 from ridgeline.engine.token_rules import RuleGuide, Timestamps, TokenRules, unpacked
-from ridgeline.ops.backend import REFERENCE
 from support.samplers import CPU_SAMPLER
 
 VOCABULARY, FIRST, END, BANNED = 123, 90, 70, 89

@@ -7,17 +7,17 @@ import torch
 
 from engine.small_models import LLAMA, small_model
 from ridgeline.backends import backend_of
-from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.backends.watched import Watch, Watched
+from ridgeline.backends.timed_backend import Watch, Watched
+from ridgeline.core.ops.backend import Backend, SamplingKernel
+from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow, sampler_of
 from ridgeline.engine.sampling.in_numpy import NumpySampler
 from ridgeline.engine.sampling.native import NativeSampler
 from ridgeline.engine.sampling.on_device import DeviceSampler
-from ridgeline.ops.backend import Backend, SamplingKernel
-from ridgeline.ops.kv import deal_layers
 from support.cards import cards_compute, needs_triton
 from support.engines import complete, token_engine
 from support.kernels import SETS

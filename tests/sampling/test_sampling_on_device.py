@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.backends import backend_of
+from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, groups
 from ridgeline.engine.sampling.groups import groups_of
@@ -26,7 +27,6 @@ from ridgeline.engine.sampling.native import NativeSampler
 from ridgeline.engine.sampling.on_device import DeviceSampler, choose, shares_of
 from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.ops.backend import REFERENCE
 from support.cards import needs_card
 from support.samplers import CPU_SAMPLER
 

@@ -16,12 +16,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.in_numpy import NumpySampler
 from ridgeline.engine.sampling.on_device import DeviceSampler
 from ridgeline.engine.sampling.sampler import Sampler
-from ridgeline.ops.backend import REFERENCE
 from support.samplers import CPU_SAMPLER
 
 Sample = Callable[[torch.Tensor, Sequence[SampleRow]], list[Sampled | RowFailure]]

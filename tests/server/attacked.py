@@ -13,8 +13,8 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.http.exchanges import log_exchange
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
 from server.attacks import CHAT, COMPLETE, GREET
 from server.conftest import Reply, Running, running

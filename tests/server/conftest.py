@@ -19,17 +19,17 @@ from starlette.types import ASGIApp
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary
 from ridgeline.server.admission import Queue
-from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.health import Front, Health, Watched
 from ridgeline.server.http.http_server import http_server
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.serve import guarded, service_of
+from ridgeline.server.lifecycle import guarded, service_of
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.speech.vocabulary import SpeechVocabulary
 from server.wire import eventually
 
 

@@ -13,16 +13,16 @@ import aiohttp
 
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.worker.place import ChildProcess, NewLine, Place
-from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.engine_process import EngineProcess
+from ridgeline.engine.worker.process_handle import ChildProcess, NewLine, Place
+from ridgeline.insight.traffic.routers import router_named
+from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.server.http.http_server import http_server, listen, url_of
-from ridgeline.server.replicas.fleet import Fleet, Replica
-from ridgeline.server.replicas.serving import ServedReplicas, Started
-from ridgeline.server.replicas.watch import Watch
-from ridgeline.server.serve import Served, Server
-from ridgeline.server.settings import ServerSettings
-from ridgeline.traffic.routers import router_named
-from ridgeline.traffic.scaling import Scaling
+from ridgeline.server.lifecycle import Served, Server
+from ridgeline.server.replicas.engine_fleet import Fleet, Replica
+from ridgeline.server.replicas.replica_supervisor import Watch
+from ridgeline.server.replicas.served_replicas import ServedReplicas, Started
+from ridgeline.server.server_settings import ServerSettings
 
 SETTINGS = ServerSettings(models=("tales",), access_log=False, stalled_seconds=30.0, connections=1000)
 ENGINE = EngineSettings(kv_bytes=64 << 20, limits=Limits(requests=4))

@@ -12,15 +12,15 @@ import numpy as np
 import openai
 from PIL import Image
 
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.roofline.cards import load_card
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.price.devices import load_card
+from ridgeline.server.images.diffusion_engine import Drawer
+from ridgeline.server.images.image_app import build_picture_app
+from ridgeline.server.images.image_service import PictureService
+from ridgeline.server.images.served_images import names_of, picture_service
+from ridgeline.server.images.video_job_store import Jobs
 from ridgeline.server.model_loop import ModelLoop
-from ridgeline.server.pictures.app import build_picture_app
-from ridgeline.server.pictures.drawer import Drawer
-from ridgeline.server.pictures.jobs import Jobs
-from ridgeline.server.pictures.service import PictureService
-from ridgeline.server.pictures.serving import names_of, picture_service
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening, listening
 from server.wire import eventually
 

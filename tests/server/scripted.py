@@ -10,8 +10,8 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
-from ridgeline.engine.sampling.row import Sampled
-from ridgeline.engine.worker.messages import (
+from ridgeline.engine.sampling.sample_row import Sampled
+from ridgeline.engine.worker.engine_messages import (
     EngineInfo,
     PageChange,
     PeerChanged,

@@ -12,8 +12,8 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 from support.adapters import own_widths, write_adapter
 

@@ -8,8 +8,8 @@ import pytest
 from ridgeline.server.admission import MAX_RETRY_SECONDS, Queue
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from server.scripted import INFO, Gate, Scripted, consume, live
 
 SETTINGS = ServerSettings(queued_requests=3, queued_tokens=100)

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.server.http import auth
 from ridgeline.server.http.auth import PUBLIC, Access, read_keys
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 KEYS = ("sk-first", "sk-second-and-longer")
 

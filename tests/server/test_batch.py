@@ -12,8 +12,8 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.setup import Loaded
-from ridgeline.server.batch import AHEAD, Batch
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.openai_batch import AHEAD, Batch
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 SETTINGS = ServerSettings(models=("tales",))

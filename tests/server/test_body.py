@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.body import depth_exceeds, parse_object, read_bytes
-from ridgeline.untrusted import MAX_VALUES, crowded
+from ridgeline.util.untrusted import MAX_VALUES, crowded
 from server import attacks
 
 

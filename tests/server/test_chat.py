@@ -13,12 +13,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.null_model import GREEDY
 from engine.test_transcript import TOKENIZER, speaking
+from ridgeline.core.text import ChatTemplate, ChatTemplates
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.texts import Texts, load_texts
+from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.text import ChatTemplate, ChatTemplates
 from server.conftest import Everybody, Running, running
 
 MESSAGES: Any = [{"role": "user", "content": "Once upon a time"}]

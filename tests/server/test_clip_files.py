@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.diffusion.clip_file import write_clip
+from ridgeline.media.diffusion.video_file import write_clip
 from ridgeline.server.errors import ApiError
-from ridgeline.server.pictures import clip_files
-from ridgeline.server.pictures.clip_files import WAITING, ClipFolder, ClipWriter
+from ridgeline.server.images import video_folder
+from ridgeline.server.images.video_folder import WAITING, ClipFolder, ClipWriter
 from server.wire import eventually
 
 PARTS = [torch.rand(3, 1, 16, 16) * 2 - 1 for _ in range(WAITING + 3)]
@@ -37,7 +37,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
         write_clip(out, waited(), *more)
 
-    monkeypatch.setattr(clip_files, "write_clip", slow)
+    monkeypatch.setattr(video_folder, "write_clip", slow)
     return go
 
 
@@ -92,7 +92,7 @@ def test_an_encoder_that_fails_keeps_nobody(tmp_path: Path, monkeypatch: pytest.
         next(chunks)
         raise KeyError("of a secret")
 
-    monkeypatch.setattr(clip_files, "write_clip", failing)
+    monkeypatch.setattr(video_folder, "write_clip", failing)
     writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
     adding(writer).join(30)
     with pytest.raises(ApiError, match="could not be written"):

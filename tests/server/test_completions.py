@@ -11,13 +11,13 @@ import openai
 import pytest
 from openai.types import Completion
 
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.texts import Texts
-from ridgeline.server.api.completions import read_prompts
-from ridgeline.server.api.model import ServedModel
-from ridgeline.server.settings import ServerSettings
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.engine.text_processor import Texts
+from ridgeline.server.routes.completions import read_prompts
+from ridgeline.server.routes.served_model import ServedModel
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 PROMPT = "Once upon a time"

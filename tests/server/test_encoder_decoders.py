@@ -16,8 +16,8 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
 
 TEXT = "The cat is black"

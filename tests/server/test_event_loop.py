@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from ridgeline.core.text import TokenOffsets
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.sampling.row import PromptLogprob, Sampled
-from ridgeline.server.api import written
-from ridgeline.server.api.logprobs import (
+from ridgeline.engine.sampling.sample_row import PromptLogprob, Sampled
+from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, responsive_event_loop, slices
+from ridgeline.server.routes import long_response
+from ridgeline.server.routes.logprobs import (
     CompletionLogprobs,
     PromptScores,
     TokenNames,
@@ -23,9 +25,7 @@ from ridgeline.server.api.logprobs import (
     long_chat_logprobs,
     prompt_logprobs,
 )
-from ridgeline.server.api.written import LongResponse
-from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, responsive_event_loop, slices
-from ridgeline.text import TokenOffsets
+from ridgeline.server.routes.long_response import LongResponse
 
 
 def while_counting(work: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
@@ -112,7 +112,7 @@ def test_what_is_said_of_a_prompt_is_the_same_however_it_is_cut(names: TokenName
 
 
 def test_a_long_response_is_handed_over_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "_SENT_BYTES", 100)
+    monkeypatch.setattr(long_response, "_SENT_BYTES", 100)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from ridgeline.server.http.exchanges import Exchange, Exchanges, log_exchange
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.wire import connect, eventually, exchange, listening, status_of
 
 SETTINGS = ServerSettings(header_seconds=0.2, body_seconds=0.4, idle_seconds=0.4, body_rate=0, header_bytes=4096)

@@ -8,12 +8,19 @@ import pytest
 from openai.resources.responses import Responses
 
 from ridgeline.engine.events import Event
-from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
-from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.routes.request_fields import (
+    NEUTRAL,
+    REFUSED,
+    ChatFields,
+    CompletionFields,
+    DetokenizeFields,
+    read_fields,
+)
+from ridgeline.server.routes.responses_to_chat import ResponseFields
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 SETTINGS = ServerSettings(models=("m",))

@@ -13,11 +13,11 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
-from ridgeline.engine.worker.messages import EngineInfo, first_of, replica_of
-from ridgeline.server.replicas.fleet import Fleet, Replica, summed
-from ridgeline.server.replicas.watch import Watch
-from ridgeline.traffic.routers import REQUEST_TOKENS, router_named
-from ridgeline.traffic.scaling import Scaling
+from ridgeline.engine.worker.engine_messages import EngineInfo, first_of, replica_of
+from ridgeline.insight.traffic.routers import REQUEST_TOKENS, router_named
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.server.replicas.engine_fleet import Fleet, Replica, summed
+from ridgeline.server.replicas.replica_supervisor import Watch
 from server.scripted import INFO
 
 PARAMS = SamplingParams(max_tokens=4)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.sampling.row import PROCESSED, RowFailure
+from ridgeline.engine.sampling.sample_row import PROCESSED, RowFailure
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.logs import TextFormatter
 from server import attacks, crowds
 from server.attacked import Attacked, attacked
@@ -423,7 +423,7 @@ def test_46_a_step_that_fails_otherwise_is_500_and_not_to_be_tried_again(
         reply = server.complete()
     assert (reply.status, reply.json()["error"]["code"]) == (500, "failed")
     assert reply.headers["x-should-retry"] == "false"
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.server.api.generation"]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.server.routes.generation"]
     assert said.startswith("request cmpl-")
     assert said.endswith(f" failed in the engine: {reason}")
 

@@ -20,9 +20,9 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.structured import StructuredOutputs
-from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.settings import ServerSettings
+from ridgeline.engine.structured_output_params import StructuredOutputs
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.server_settings import ServerSettings
 from server.attacked import Attacked, attacked
 from server.attacks import COMPLETE, LONG
 from server.crowds import http_bytes

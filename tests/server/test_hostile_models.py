@@ -19,7 +19,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
-from ridgeline.untrusted import ModelRefused
+from ridgeline.util.untrusted import ModelRefused
 from server.attacked import GREET, attacked
 from server.test_hostile_requests import numbered
 

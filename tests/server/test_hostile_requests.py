@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
 from ridgeline.server.telemetry.observability import of_one
 from server import attacks
@@ -90,7 +90,7 @@ def test_56_texts_that_are_json_themselves_are_counted_before_they_are_read(
     read: list[int] = []
     loads = json.loads
     monkeypatch.setattr(
-        "ridgeline.text.conversation.json.loads", lambda text, **how: read.append(len(text)) or loads(text, **how)
+        "ridgeline.core.text.conversation.json.loads", lambda text, **how: read.append(len(text)) or loads(text, **how)
     )
     part = _call('{"a":[' + "[]," * 60_000 + "[]]}")
     calls = [{"role": "assistant", "content": None, "tool_calls": [part, part]}]

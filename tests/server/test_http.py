@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
 from ridgeline.server.http.http_server import listen
 from ridgeline.server.http.protocol import LimitedProtocol
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
 
 SETTINGS = ServerSettings(

@@ -18,14 +18,14 @@ import pytest
 import torch
 from PIL import Image
 
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture_file import to_bytes
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.server.api.fields import NEUTRAL, REFUSED
-from ridgeline.server.api.images import ImageFields, preview_steps
-from ridgeline.server.settings import ServerSettings
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.image_file import to_bytes
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.server.routes.image_generation import ImageFields, preview_steps
+from ridgeline.server.routes.request_fields import NEUTRAL, REFUSED
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 from server.pictures import ROUTE, Drawing, Held, drawing, pixels
 from server.wire import eventually

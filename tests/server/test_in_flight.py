@@ -9,7 +9,7 @@ import pytest
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.worker.messages import Add
+from ridgeline.engine.worker.engine_messages import Add
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import Generation, InFlightRequest
 from server.conftest import Running

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ridgeline.core.models import ModelRefused
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.engine.worker.messages import Died
-from ridgeline.models import ModelRefused
+from ridgeline.engine.worker.engine_messages import Died
 from ridgeline.server.http.health import Health
-from ridgeline.server.serve import Served, serve
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import Served, serve
+from ridgeline.server.server_settings import ServerSettings
 
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
 LONG = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}

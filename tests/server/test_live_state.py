@@ -11,11 +11,11 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
-from ridgeline.engine.worker.messages import PageChange, SequenceState, Snapshot
+from ridgeline.engine.worker.engine_messages import PageChange, SequenceState, Snapshot
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.sse import Outbox
+from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry import live_state
 from ridgeline.server.telemetry.live_state import LAG_BYTES, LiveState
 from server.conftest import Everybody, Running, running

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from engine.folders import write_model
+from ridgeline.core.text import Part, Tokenizer
+from ridgeline.core.text.vocabulary import Vocabulary
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.server.api.logprobs import TokenNames
+from ridgeline.server.routes.logprobs import TokenNames
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.text import Part, Tokenizer
-from ridgeline.text.vocabulary import Vocabulary
 from server.conftest import Everybody, Running, running
 
 PATH = "/v1/completions"

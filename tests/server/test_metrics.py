@@ -12,13 +12,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import Finish, Timing
-from ridgeline.engine.worker.messages import PeerChanged, Transferred
+from ridgeline.engine.worker.engine_messages import PeerChanged, Transferred
 from ridgeline.server.admission import Queue
 from ridgeline.server.errors import ApiError
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
-from ridgeline.server.telemetry.metrics import Metrics, observe_often
+from ridgeline.server.telemetry.engine_metrics import Metrics, observe_often
+from ridgeline.server.telemetry.metric_families import (
+    FAMILIES,
+    HTTP_FAMILIES,
+    MODEL_LABELS,
+    PREFIX,
+    REASONS,
+    lengths_up_to,
+)
 from ridgeline.server.telemetry.transfers import Transfers
 from server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 

@@ -18,22 +18,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.cli.serve import say_together
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture_file import to_bytes
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.roofline.cards import load_card
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.image_file import to_bytes
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.devices import load_card
 from ridgeline.server import multi_model as serving
+from ridgeline.server.images.diffusion_engine import Drawer
+from ridgeline.server.images.served_images import ServedPictures, weight_bytes
+from ridgeline.server.lifecycle import Served, serve
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.multi_model import LoopedEngine, ServedTogether, Together
-from ridgeline.server.pictures.drawer import Drawer
-from ridgeline.server.pictures.serving import ServedPictures, weight_bytes
-from ridgeline.server.serve import Served, serve
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 from server.pictures import ROUTE as IMAGES
 from server.pictures import pixels
@@ -424,15 +424,15 @@ import sys
 import ridgeline.cli.serve
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.server.admission import Queue
-from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
 settings = ServerSettings(models=("tales",))
 llm = AsyncLLM("tales")
 build_app(service_of(llm, Queue(llm.info, settings), settings), settings, GrammarCheck(settings))
 llm.close()
-print(sorted(name for name in sys.modules if name.startswith(("ridgeline.diffusion", "ridgeline.server.pictures"))))
+print(sorted(name for name in sys.modules if name.startswith(("ridgeline.media.diffusion", "ridgeline.server.images"))))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert ended.stdout == "[]\n", ended.stderr

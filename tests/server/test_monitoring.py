@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX
+from ridgeline.server.telemetry.metric_families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX
 from server.test_metrics import served, two_requests
 
 FOLDER = Path(__file__).parents[2] / "monitoring"

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability, of_one
 from server.conftest import Everybody, Running, running
 
@@ -141,7 +141,7 @@ def test_the_record_of_all_that_has_no_text(watched: tuple[Running, Observabilit
 
 
 def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales: Loaded) -> None:
-    monkeypatch.setattr("ridgeline.server.telemetry.counts._LAG_SECONDS", 0.001)
+    monkeypatch.setattr("ridgeline.server.telemetry.metrics_registry._LAG_SECONDS", 0.001)
     llm = AsyncLLM(tales)
     try:
         watching = of_one(Service(llm, Everybody()), llm, ServerSettings(), "tales")

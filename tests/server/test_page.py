@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ridgeline.page.assets import assets
-from ridgeline.page.document import page_names, served_page
+from ridgeline.learn.page.assets import assets
+from ridgeline.learn.page.html_document import page_names, served_page
 from ridgeline.server.http.health import Front, Health
-from ridgeline.server.serve import guarded
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import guarded
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening, Running
 from server.wire import listening
 

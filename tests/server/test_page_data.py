@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from engine.small_models import LLAMA
-from ridgeline.checkpoint.source import open_source
-from ridgeline.page.cards import cards_table
-from ridgeline.page.data import table_name
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.cards import cards
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.learn.page.data import table_name
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.price.devices import cards
 from ridgeline.server.app import application
 from ridgeline.server.http import page_data
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening
 from server.wire import listening
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.families import HTTP_FAMILIES, MODEL_LABELS, PICTURE_FAMILIES, PREFIX
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PICTURE_FAMILIES, PREFIX
 from server.pictures import ROUTE, Drawing, Held, drawing
 from server.wire import eventually
 

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.models import ModelRefused
-from ridgeline.roofline.cards import load_card
-from ridgeline.server.pictures.drawer import Drawer
-from ridgeline.server.pictures.serving import ServedPictures
-from ridgeline.server.serve import serve
-from ridgeline.server.settings import ServerSettings
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.devices import load_card
+from ridgeline.server.images.diffusion_engine import Drawer
+from ridgeline.server.images.served_images import ServedPictures
+from ridgeline.server.lifecycle import serve
+from ridgeline.server.server_settings import ServerSettings
 from server.pictures import ROUTE
 
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
@@ -136,7 +136,7 @@ def test_a_signal_while_the_model_loads(folder: Path, monkeypatch: pytest.Monkey
 
         return load_pipeline(model, progress=told, **more)
 
-    monkeypatch.setattr("ridgeline.server.pictures.serving.load_pipeline", load)
+    monkeypatch.setattr("ridgeline.server.images.served_images.load_pipeline", load)
 
     async def scenario(up: Up) -> None:
         raise AssertionError("it was not to be ready")

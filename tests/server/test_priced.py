@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.serve_priced import PricedFlags, served_priced
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.worker.messages import StepReport
-from ridgeline.engine.worker.process import Start
+from ridgeline.engine.worker.engine_messages import StepReport
+from ridgeline.engine.worker.engine_process import Start
+from ridgeline.insight.simulate.priced_engine import FILLER, priced_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.http.http_server import PRICED
-from ridgeline.server.serve import Served, service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import Served, service_of
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
-from ridgeline.simulate.served import FILLER, priced_engine
 from server.conftest import Running, running
 
 CARD = "NVIDIA H100 SXM 80GB"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from cli.running import USAGE
-from ridgeline.cli.batch import run_batch
+from ridgeline.cli.batch_run import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.server.batch import Tally
+from ridgeline.server.openai_batch import Tally
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader, chosen_lines
 from ridgeline.server.replicas.ray_batch import Answering, take_output
@@ -75,7 +75,7 @@ from contextlib import nullcontext
 from ridgeline.cli import batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
-from ridgeline.server.batch import read_line
+from ridgeline.server.openai_batch import read_line
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader
 

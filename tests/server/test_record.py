@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ridgeline.engine.request import Timing
-from ridgeline.engine.worker.messages import first_of
+from ridgeline.engine.worker.engine_messages import first_of
+from ridgeline.insight.traffic.slo import MAX_CLASSES
+from ridgeline.insight.traffic.workload_trace import read_trace
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.record import Recorder, _Lines, _Names
-from ridgeline.traffic.slo import MAX_CLASSES
-from ridgeline.traffic.trace import read_trace
+from ridgeline.server.telemetry.traffic_recorder import Recorder, _Lines, _Names
 from server.scripted import INFO, Gate, Scripted, consume, live, turn
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ridgeline.server.settings import ServerSettings, is_loopback
+from ridgeline.server.server_settings import ServerSettings, is_loopback
 
 
 def test_the_defaults_are_the_documented_limits() -> None:

@@ -10,11 +10,11 @@ from ridgeline.backends.cpu.library import library
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.config import Speculation
 from ridgeline.server.admission import Queue
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.metrics import Metrics
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.telemetry.engine_metrics import Metrics
 from server.conftest import Running, running
 
 pytestmark = pytest.mark.skipif(library() is None, reason="torch rounds otherwise with other rows")

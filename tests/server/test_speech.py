@@ -10,16 +10,16 @@ import openai
 import pytest
 import soundfile
 
-from ridgeline.audio.recording import Recording
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript
+from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
 from ridgeline.server.admission import Queue
-from ridgeline.server.api import speech
-from ridgeline.server.serve import Served, service_of
-from ridgeline.server.settings import ServerSettings
-from ridgeline.speech.formats import as_json, srt, vtt
-from ridgeline.speech.transcriber import Options, Transcriber, Transcript
-from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.server.lifecycle import Served, service_of
+from ridgeline.server.routes import transcriptions
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
 from speech.folders import sound
 
@@ -44,7 +44,7 @@ def heard(loaded: Loaded, vocabulary: SpeechVocabulary) -> Iterator[Running]:
     llm = AsyncLLM(loaded)
     settings = ServerSettings(models=("whisper",), upload_bytes=1 << 20)
     try:
-        with running(service_of(llm, Queue(llm.info, settings), settings), settings, speech=vocabulary) as up:
+        with running(service_of(llm, Queue(llm.info, settings), settings), settings, transcriptions=vocabulary) as up:
             yield up
     finally:
         llm.close()
@@ -199,7 +199,7 @@ def test_a_model_that_reads_no_sound(server: Running) -> None:
 
 def test_without_the_packages(speech_folder: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A speech model is not served without what reads uploads; any other is."""
-    monkeypatch.setattr(speech, "find_spec", lambda name: None if name == "python_multipart" else object())
+    monkeypatch.setattr(transcriptions, "find_spec", lambda name: None if name == "python_multipart" else object())
     llm = AsyncLLM(loaded)
     try:
         with pytest.raises(ValueError, match=r"needs python_multipart: pip install 'ridgeline\[audio\]'"):

@@ -12,12 +12,12 @@ import aiohttp
 
 from ridgeline.cli.serve_split import SplitFlags, served_split
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.worker.place import ChildProcess
-from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.engine_process import EngineProcess
+from ridgeline.engine.worker.process_handle import ChildProcess
+from ridgeline.server.disaggregated import Apart
 from ridgeline.server.http.http_server import http_server, listen, url_of
-from ridgeline.server.replicas.serving import ServedReplicas
-from ridgeline.server.serve import Served, Server
-from ridgeline.server.split import Apart
+from ridgeline.server.lifecycle import Served, Server
+from ridgeline.server.replicas.served_replicas import ServedReplicas
 from server.fleets import ENGINE, SETTINGS
 
 ANIMALS = ("cat", "dog", "bird", "frog")

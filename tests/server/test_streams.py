@@ -17,14 +17,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.server.api.chunks import BLOCK
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http import sse
+from ridgeline.server.http import event_stream
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
-from ridgeline.server.http.sse import ALIVE, DONE, EventStream, Outbox, SlowReader, frame
+from ridgeline.server.http.event_stream import ALIVE, DONE, EventStream, Outbox, SlowReader, frame
 from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.routes.stream_chunks import BLOCK
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from server.conftest import Running, running
 from server.wire import connect, eventually, exchange, listening, read_all
 
@@ -263,7 +263,7 @@ def test_who_does_not_read_is_dropped_once_the_limit_is_reached() -> None:
 
 
 def test_who_does_not_read_the_last_frames_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "LAST_SECONDS", 0.05)
 
     async def produce(outbox: Outbox) -> None:
         outbox.put(b"x" * 100)
@@ -290,7 +290,7 @@ def test_the_producer_is_cancelled_when_the_client_leaves() -> None:
 
 
 def test_a_comment_keeps_a_silent_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "ALIVE_SECONDS", 0.01)
 
     async def produce(outbox: Outbox) -> None:
         await asyncio.sleep(0.05)

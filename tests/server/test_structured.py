@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ridgeline.engine.structured import StructuredOutputs
-from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import ApiError
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
 SCHEMA = {

@@ -11,8 +11,8 @@ from ridgeline import __version__
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import load_engine
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
 from server.conftest import Everybody, Running, running
 
 TEXT = "Once upon a </s> time"

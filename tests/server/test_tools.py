@@ -15,14 +15,14 @@ from safetensors.torch import save_file
 
 from engine.folders import write_tokenizer
 from engine.small_models import LLAMA, poison_free_pages, small_model
+from ridgeline.core.text.tools import FORMATS, ToolFormat
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.text.tools import FORMATS, ToolFormat
 from server.conftest import Everybody, Running, running
 from text.tiny_tokenizers import byte_level
 

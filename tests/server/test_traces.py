@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
-from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.traces import Traces
 from server.scripted import SECOND, Gate, Scripted, consume, live, turn

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.server.turns import Turns
+from ridgeline.server.fair_queue import Turns
 
 
 def test_equal_turns_alternate_in_the_order_of_arrival() -> None:

@@ -14,15 +14,15 @@ import openai
 import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.embedding import Embeddings
+from ridgeline.engine.embedding_llm import Embeddings
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import Queue
-from ridgeline.server.api.fields import NEUTRAL, REFUSED
-from ridgeline.server.api.vectors import EmbeddingFields, encoded, parts
-from ridgeline.server.serve import service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.lifecycle import service_of
+from ridgeline.server.routes.request_fields import NEUTRAL, REFUSED
+from ridgeline.server.routes.vectors import EmbeddingFields, encoded, parts
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
 from server.conftest import Running, running
 from support.checkpoints import edit_config

@@ -18,13 +18,13 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from ridgeline.diffusion.clip_file import write_clip
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.server.pictures import clip_files, videos
-from ridgeline.server.settings import ServerSettings
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.video_file import write_clip
+from ridgeline.server.images import video_folder, video_routes
+from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 from server.pictures import ROUTE as IMAGES
 from server.pictures import Drawing, Held, drawing
@@ -351,7 +351,7 @@ def test_a_job_that_fails_says_why_and_leaves_the_others_alone(
     up: Drawing, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an exception's words: latents that are no numbers, a disk that is full, a file that cannot be written."""
-    denoise, write = Pipeline.denoise, clip_files.write_clip
+    denoise, write = Pipeline.denoise, video_folder.write_clip
 
     def broken(self: Pipeline, plan: Any, texts: Any) -> Any:
         for step in denoise(self, plan, texts):
@@ -368,7 +368,7 @@ def test_a_job_that_fails_says_why_and_leaves_the_others_alone(
 
     with monkeypatch.context() as patched:
         patched.setattr(Pipeline, "denoise", broken)
-        patched.setattr(clip_files, "write_clip", refused)
+        patched.setattr(video_folder, "write_clip", refused)
         for seed, code in ((666, "failed"), (667, "storage_full"), (668, "failed")):
             failing, other = (begun(up, **{**QUICK, "seed": each})["id"] for each in (seed, 1))
             job = ended(up, failing)
@@ -505,7 +505,7 @@ def test_without_av_clips_are_webp(pipeline: Pipeline, monkeypatch: pytest.Monke
     def missing() -> None:
         raise ValueError("writing mp4 needs av: pip install")
 
-    monkeypatch.setattr("ridgeline.diffusion.clip_file._av", missing)
+    monkeypatch.setattr("ridgeline.media.diffusion.video_file._av", missing)
     with drawing({"tiny": pipeline}) as up:
         job = begun(up, **{**QUICK, "output_format": None})
         assert ended(up, job["id"])["output_format"] == "webp"
@@ -540,5 +540,5 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, pictures: Pipelin
             assert (reply.status, error["code"], says in error["message"]) == (400, "unsupported_model", True)
     (card,) = up.get("/v1/models").json()["data"]
     assert (card["num_frames"], card["limits"]["clip_bytes"]) == (81, 1 << 30)
-    assert videos.POLL_AFTER in up.get(f"{ROUTE}/{begun(up, **QUICK)['id']}").headers
+    assert video_routes.POLL_AFTER in up.get(f"{ROUTE}/{begun(up, **QUICK)['id']}").headers
     up.idle()

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.http_server import HTTPServer, http_server
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 
 @contextmanager

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.plan.case import Case
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.offered import OpenLoop
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.traffic.offered import OpenLoop
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.plan.scenario import Case
 from support.planned import TINY, case
 
 TINY_CASE = case(TINY)

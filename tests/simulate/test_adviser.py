@@ -10,19 +10,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate import adviser
-from ridgeline.simulate.adviser import Advised, Option, Setting, advise, option_of, trial
-from ridgeline.simulate.answer import document
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.replica import Machine
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import LogNormal, Uniform
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.slo import parse_slo
+from ridgeline.insight.simulate import adviser
+from ridgeline.insight.simulate.adviser import Advised, Option, Setting, advise, option_of, trial
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import simulate
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_report import document
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import LogNormal, Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, case
 

@@ -5,24 +5,24 @@ from functools import partial
 
 import pytest
 
-from ridgeline.document.html import html
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.plan.case import Workload
-from ridgeline.roofline.plan.demand import Demand, fleet_for
-from ridgeline.roofline.plan.serving import Serving
-from ridgeline.simulate import tail
-from ridgeline.simulate.answer import answer, document
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.capacity import Capacity, capacity
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.run import run
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn
-from ridgeline.traffic.slo import parse_slo
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate import tail_latency
+from ridgeline.insight.simulate.capacity import Capacity, capacity
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import simulate
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_report import answer, document
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.plan.demand import Demand, fleet_for
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.scenario import Workload
+from ridgeline.util.document.html import html
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, card, case
 
@@ -90,11 +90,11 @@ def test_capacity_is_told_and_drawn(found: Capacity) -> None:
 @pytest.mark.parametrize("demand", [Demand(rate=25.0), Demand(users=40)])
 def test_the_tail_of_a_demand(demand: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the plan's closed form: medians near it, tails beyond."""
-    monkeypatch.setattr(tail, "TOKENS", 12_000)
+    monkeypatch.setattr(tail_latency, "TOKENS", 12_000)
     serving = Serving(case(LLAMA_3_8B, card()), Workload(200, 40, ttft=1.0, tpot=0.05))
     fleet = fleet_for(serving, demand)
     assert fleet is not None
-    found = tail.tail_of(serving, demand, fleet)
+    found = tail_latency.tail_of(serving, demand, fleet)
     metrics = found.metrics
     assert metrics.counts["ok"] == metrics.total == 300
     tpot, ttft = metrics.latencies["TPOT"], metrics.latencies["TTFT"]

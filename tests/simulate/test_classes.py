@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.capacity import capacity
-from ridgeline.simulate.classes import kept
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import Findings, simulate
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.require import parse_requirement
-from ridgeline.simulate.run import run
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.percentiles import Interval
-from ridgeline.traffic.slo import MAX_CLASSES, SLO, parse_slos
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.capacity import capacity
+from ridgeline.insight.simulate.require import parse_requirement
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import Findings, simulate
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.slo_classes import kept
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.percentiles import Interval
+from ridgeline.insight.traffic.slo import MAX_CLASSES, SLO, parse_slos
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 
 SLOS = ("ttft=120ms,tpot=707us", "batch:e2e=120ms")

@@ -8,22 +8,22 @@ from itertools import product
 
 import pytest
 
-from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.simulate.adviser import option_of
-from ridgeline.simulate.answer import document
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.division import Division, divide
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.replica import Machine
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn
-from ridgeline.traffic.slo import parse_slo
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.adviser import option_of
+from ridgeline.insight.simulate.fleet_sizing import Division, divide
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import simulate
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_report import document
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.device import HourlyPrice
+from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, card, case
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.clock import Clock
-from ridgeline.simulate.replica import Prompts, Replica, StepPricer
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
+from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine
 
 MAX_PROMPT, MAX_RUNNING = 120, 8

@@ -11,25 +11,21 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from ridgeline.document.html import html
-from ridgeline.document.numbers import percent, three
-from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.simulate.advice import advice
-from ridgeline.simulate.answer import answer, document
-from ridgeline.simulate.asked import Asked, PriceError, price_error
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import FIGURES, Findings, simulate
-from ridgeline.simulate.fleet import ALONE, Fleet
-from ridgeline.simulate.front import Front
-from ridgeline.simulate.metrics import measure, warm_up
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.require import parse_requirement
-from ridgeline.traffic.arrivals import constant, poisson
-from ridgeline.traffic.lengths import Fixed, Uniform
-from ridgeline.traffic.offered import (
+from ridgeline.insight.simulate.advice import advice
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.require import parse_requirement
+from ridgeline.insight.simulate.serving_overhead import Front
+from ridgeline.insight.simulate.simulated_fleet import ALONE, Fleet
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings, simulate
+from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError, price_error
+from ridgeline.insight.simulate.simulation_report import answer, document
+from ridgeline.insight.traffic.arrivals import constant, poisson
+from ridgeline.insight.traffic.lengths import Fixed, Uniform
+from ridgeline.insight.traffic.offered import (
     Offered,
     OpenLoop,
     Users,
@@ -40,9 +36,13 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
-from ridgeline.traffic.percentiles import MINUTE, block_intervals
-from ridgeline.traffic.slo import SLO, parse_slo
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.traffic.percentiles import MINUTE, block_intervals
+from ridgeline.insight.traffic.slo import SLO, parse_slo
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.device import HourlyPrice
+from ridgeline.util.document.html import html
+from ridgeline.util.document.humanize import percent, three
+from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine, simulated
 from support.planned import H100, LLAMA_3_8B, TINY, card, case
 

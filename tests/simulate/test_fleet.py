@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.export import per_second
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import run
-from ridgeline.traffic.arrivals import constant, poisson
-from ridgeline.traffic.lengths import Fixed, LogNormal, Uniform
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import per_second
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.traffic.arrivals import constant, poisson
+from ridgeline.insight.traffic.lengths import Fixed, LogNormal, Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, case
 

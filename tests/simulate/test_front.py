@@ -3,14 +3,14 @@
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.front import Between, Front, FrontCore, parse_between, parse_front
-from ridgeline.simulate.run import run
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Fixed, Uniform
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.serving_overhead import Between, Front, FrontCore, parse_between, parse_front
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Fixed, Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 
 COSTS = Front(request=2_000_000, step=30_000, token=10_000, answer=500_000)

@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.checkpoint import open_source
+from ridgeline.core.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import Case, ModelCache, Setup
-from ridgeline.simulate.front import Between
-from ridgeline.simulate.law import load_curve, load_law, load_wall, loop_law
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import SECOND, constant, poisson
-from ridgeline.traffic.lengths import Fixed
-from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.insight.simulate.load_law import load_curve, load_law, load_wall, loop_law
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.serving_overhead import Between
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.price.devices import load_card
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import Case, ModelCache, Setup
 from support.planned import LLAMA_3_8B, fields
 
 

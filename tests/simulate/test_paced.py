@@ -2,20 +2,20 @@
 
 import pytest
 
-from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.bare import engine_around
+from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.simulate.paced import BEHIND, PacedExecutor
-from ridgeline.simulate.replica import StepPricer
-from ridgeline.simulate.run import run
-from ridgeline.simulate.served import served_machine
-from ridgeline.traffic.offered import OpenLoop
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.paced_executor import BEHIND, PacedExecutor
+from ridgeline.insight.simulate.priced_engine import served_machine
+from ridgeline.insight.simulate.replica import StepPricer
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.traffic.offered import OpenLoop
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.devices import load_card
 from simulate.machines import machine
 
 FILLER = (7, 8, 9)

@@ -8,12 +8,12 @@ import torch
 
 from engine.null_model import GREEDY
 from engine.small_models import LLAMA, MIXED, small_model
-from ridgeline.engine.bare import engine_around
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.replay import RecordedRun, replay
-from ridgeline.simulate.replica import Machine
+from ridgeline.insight.simulate.engine_replay import RecordedRun, replay
+from ridgeline.insight.simulate.replica import Machine
 from support.planned import case
 
 EOS = (38, 39, 40)

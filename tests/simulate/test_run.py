@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import ridgeline.simulate
+import ridgeline.insight.simulate
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine.scheduler import Limits
-from ridgeline.ops.work import Segment, Work
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.run import run
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Fixed, Uniform
-from ridgeline.traffic.offered import Users, bounded, drawn
-from ridgeline.traffic.slo import SLO
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Fixed, Uniform
+from ridgeline.insight.traffic.offered import Users, bounded, drawn
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine, simulated
 
 
@@ -205,7 +205,7 @@ def test_users_who_would_begin_later_never_ask() -> None:
 
 def test_simulate_decides_nothing() -> None:
     """No scheduler, no ledger, no pool, no rule of when a request ends, no arithmetic of pages: the engine has them."""
-    folder = Path(ridgeline.simulate.__file__).parent
+    folder = Path(ridgeline.insight.simulate.__file__).parent
     asked = {"grow", "admit", "preempt", "settle", "release", "schedule", "append_token", "stop_ids", "first_page"}
     for path in sorted(folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.simulate.advice import advice
-from ridgeline.simulate.answer import answer
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.export import per_second
-from ridgeline.simulate.findings import Findings, simulate
-from ridgeline.simulate.fleet import Fleet
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import run
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn
-from ridgeline.traffic.scaling import Scaling
-from ridgeline.traffic.slo import SLO
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.advice import advice
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import per_second
+from ridgeline.insight.simulate.simulation_findings import Findings, simulate
+from ridgeline.insight.simulate.simulation_metrics import measure
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_report import answer
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.device import HourlyPrice
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan.scenario import ModelCache, Setup
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, card, case, fields
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from ridgeline.simulate.front import Between, Front
+from ridgeline.insight.simulate.serving_overhead import Between, Front
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 BETWEEN = Between(step=90_000, sequence=4_000, request=380_000, idle=80_000, after=250_000)

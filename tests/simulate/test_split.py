@@ -5,23 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine.scheduler import Limits
-from ridgeline.ops.work import Segment, Work
-from ridgeline.simulate.asked import Asked, PriceError
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.export import _replicas
-from ridgeline.simulate.findings import simulate
-from ridgeline.simulate.fleet import Fleet, Split
-from ridgeline.simulate.handover import Link
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.metrics import measure, warm_up
-from ridgeline.simulate.run import run
-from ridgeline.simulate.together import together
-from ridgeline.traffic.arrivals import poisson
-from ridgeline.traffic.lengths import Uniform
-from ridgeline.traffic.offered import OpenLoop, bounded, drawn
-from ridgeline.traffic.slo import SLO
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.colocated import together
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.kv_transfer import Link
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import _replicas
+from ridgeline.insight.simulate.simulation_findings import simulate
+from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
+from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.traffic.arrivals import poisson
+from ridgeline.insight.traffic.lengths import Uniform
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, TINY_SLIDING, case
 
@@ -186,8 +186,8 @@ def test_the_same_cards_are_always_beside_it() -> None:
 @pytest.mark.parametrize("received", [0, 16, 599])
 def test_what_is_received_is_not_computed(received: int) -> None:
     """The engine's own seam, beside a prefix that is found: the more of both."""
-    from ridgeline.simulate.clock import Clock
-    from ridgeline.simulate.replica import Prompts, Replica, StepPricer
+    from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
+    from ridgeline.insight.simulate.simulated_clock import Clock
 
     replica = Replica(ON, Clock(), StepPricer(CASE.price, CASE.device), Prompts())
     for before, expected in ((received, 600 - received), (0, 600 - 592)):

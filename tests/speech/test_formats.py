@@ -1,7 +1,7 @@
 """How transcripts are written."""
 
-from ridgeline.speech.formats import as_json, clock, line, srt, vtt
-from ridgeline.speech.transcriber import Segment, Transcript, Window
+from ridgeline.media.speech.transcriber import Segment, Transcript, Window
+from ridgeline.media.speech.transcript_formats import as_json, clock, line, srt, vtt
 
 
 def transcript() -> Transcript:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from ridgeline.speech.transcriber import read_window
+from ridgeline.media.speech.transcriber import read_window
 
 FIRST = 60
 

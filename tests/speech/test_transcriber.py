@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from transformers import WhisperForConditionalGeneration
 
-from ridgeline.audio.mel import HOP, RATE, LogMel
-from ridgeline.audio.recording import Recording, Samples
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.tokenizer import tokenizer_of
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.models import ModelRefused
 from ridgeline.engine import AsyncLLM
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.features import Features
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.models import ModelRefused
-from ridgeline.speech.transcriber import Options, Transcriber, Transcript, Window
-from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.media.audio.audio_recording import Recording, Samples
+from ridgeline.media.audio.mel import HOP, RATE, LogMel
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
+from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript, Window
 from speech.folders import (
     END,
     FIRST,

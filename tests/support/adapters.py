@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter, targets_of
-from ridgeline.checkpoint.fill import load_weights
-from ridgeline.checkpoint.source import open_source
-from ridgeline.models import build, build_to_run, family_of
-from ridgeline.models.common.model import Model
+from ridgeline.core.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter, targets_of
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.weight_loader import load_weights
+from ridgeline.core.models import build, build_to_run, family_of
+from ridgeline.core.models.common.model import Model
 
 STD = 0.3  # of A and B: large enough that an adapter changes what is said
 _CONFIG: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "inference_mode": True}

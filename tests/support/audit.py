@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ridgeline.models.common.priced_module import Network
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import REFERENCE
-from ridgeline.ops.convolution import Convolution
-from ridgeline.ops.convolution2d import Convolution2d
-from ridgeline.ops.cost import SOFTCAP_FLOPS
-from ridgeline.ops.delta import GatedDeltaRule
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.modulation import Modulation
-from ridgeline.ops.nearest import NearestCode
-from ridgeline.ops.op import Op
-from ridgeline.ops.recurrence import Recurrence, ShortConvolution
-from ridgeline.ops.router import Router
-from ridgeline.ops.state_space import StateSpace
-from ridgeline.ops.work import CROSS, ENCODER, FEW, RECURRENT, Reach, Segment, Space, Work
-from ridgeline.roofline.price import traced_calls
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.backend import REFERENCE
+from ridgeline.core.ops.convolution import Convolution
+from ridgeline.core.ops.convolution2d import Convolution2d
+from ridgeline.core.ops.cost import SOFTCAP_FLOPS
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.gated_delta import GatedDeltaRule
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.modulation import Modulation
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
+from ridgeline.core.ops.router import Router
+from ridgeline.core.ops.state_space import StateSpace
+from ridgeline.core.ops.vector_quantiser import NearestCode
+from ridgeline.core.ops.work import CROSS, ENCODER, FEW, RECURRENT, Reach, Segment, Space, Work
+from ridgeline.price.price import traced_calls
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution}

@@ -14,9 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ridgeline.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.models.families.vq_autoencoder import VQAutoencoder
-from ridgeline.ops.grid import Grid
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
+from ridgeline.core.ops.pixel_grid import Grid
 from support.audit import Run, audited, check_bytes, check_products
 
 

@@ -12,7 +12,7 @@ import torch
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.available import interpreted, triton_on
 from ridgeline.backends.model_loader import prepare_on_gpu
-from ridgeline.models.common.model import Model
+from ridgeline.core.models.common.model import Model
 
 HAS_CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_CARD else "cpu")

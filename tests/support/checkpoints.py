@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from ridgeline.models import Fields, build, family_of
-from ridgeline.models.common.model import Model
+from ridgeline.core.models import Fields, build, family_of
+from ridgeline.core.models.common.model import Model
 
 logging.disable_progress_bar()
 

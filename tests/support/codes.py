@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.operands import Codes, Operands
+from ridgeline.core.ops.matrix.operands import Codes, Operands
 from support.layouts import e4m3
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.common import blocks
-from ridgeline.models.common.model import Model
-from ridgeline.models.families import gpt2
-from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Head, Projections
-from ridgeline.ops.norm import AddNorm
-from ridgeline.ops.op import Op
-from ridgeline.ops.router import Router
+from ridgeline.core.models.common import blocks
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.families import gpt2
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.linear import Head, Projections
+from ridgeline.core.ops.norm import AddNorm
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.router import Router
 from support.engines import uncached_logits
 
 TOLERANCE = 2e-5

@@ -9,20 +9,20 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from ridgeline.engine.bare import engine_around
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.engine.encoder_features import EncoderInput, Features
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner, verified
 from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import KVLayout
 from support.audit import Run, audited, calls_of, routed
 
 MakeRunner = Callable[[Model, KVLayout], Runner]
@@ -127,8 +127,8 @@ def complete(
 
 def uncached_logits(model: Model, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
     """Logits of every position of every sequence, from one forward that keeps nothing: each [length, vocabulary]."""
-    from ridgeline.ops.kv_context import Uncached
-    from ridgeline.ops.work import Segment
+    from ridgeline.core.ops.kv_context import Uncached
+    from ridgeline.core.ops.work import Segment
 
     lengths = [len(s) for s in sequences]
     ids_T = torch.tensor([token for s in sequences for token in s])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import JanusConfig, JanusForConditionalGeneration, JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 
 Model = TypeVar("Model", bound=nn.Module)
 

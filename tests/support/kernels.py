@@ -1,7 +1,7 @@
 """The instruction sets for which there are kernels of ours, as far as this processor runs them."""
 
+from ridgeline.backends.cpu.kernel_sources import unusable
 from ridgeline.backends.cpu.library import PATH, Library, library
-from ridgeline.backends.cpu.sources import unusable
 
 
 def _runs(name: str) -> bool:

@@ -8,16 +8,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ridgeline.backends.cpu.cpu_pages import CpuPages
 from ridgeline.backends.cpu.library import Library
-from ridgeline.backends.cpu.pages import CpuPages
-from ridgeline.ops.attend import attend_segment, value_of
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.batch import Batch, Rows, Tables
-from ridgeline.ops.formats import kv_format_named
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
-from ridgeline.ops.kv_context import KVContext
-from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.work import CAUSAL, Reach
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.number_formats import kv_format_named
+from ridgeline.core.ops.torch_attention import attend_segment, value_of
+from ridgeline.core.ops.work import CAUSAL, Reach
 
 
 class OverPages(Protocol):

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.models import Fields
-from ridgeline.roofline.device import Device, Efficiency
-from ridgeline.roofline.link import Link, straight
-from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
-from ridgeline.roofline.plan.phases import PhasePrice, decode_phase, prefill_phase, price_phase
-from ridgeline.roofline.price import StepPrice
+from ridgeline.core.models import Fields
+from ridgeline.price.device import Device, Efficiency
+from ridgeline.price.interconnect import Link, straight
+from ridgeline.price.plan.request_phases import PhasePrice, decode_phase, prefill_phase, price_phase
+from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.price import StepPrice
 
 GIB = 2**30
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.models import ModelRefused
-from ridgeline.ops.matrix import Matrix, PrequantisedMatrix
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.ops.matrix import Matrix, PrequantisedMatrix
+from ridgeline.core.ops.shard import WHOLE, Shard
 from support.checkpoints import edit_config, random_tensors, write_folder
 from support.engines import uncached_logits
 from support.layouts import Quantiser

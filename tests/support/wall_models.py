@@ -11,20 +11,20 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.common.blocks import add_norm
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.storage import Storage
-from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.attention import Attention, PositionBias
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.kv_context import KVContext
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.norm import AddLayerNorm, AddRMSNorm, RMSNorm
-from ridgeline.ops.rotary import Rope, RotaryTable
-from ridgeline.ops.stored import Stored, weight
-from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach, windowed
+from ridgeline.core.models.common.blocks import add_norm
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention, PositionBias
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.norm import AddLayerNorm, AddRMSNorm, RMSNorm
+from ridgeline.core.ops.rotary import Rope, RotaryTable
+from ridgeline.core.ops.stored_module import Stored, weight
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach, windowed
 
 FP32 = torch.float32
 VOCABULARY, HIDDEN, WIDTH, EPS = 67, 24, 31, 1e-5

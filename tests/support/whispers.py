@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.engine.features import Features
-from ridgeline.models.common.model import Model
-from ridgeline.models.families.whisper import FRAMES
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.families.whisper import FRAMES
+from ridgeline.engine.encoder_features import Features
 from support.checkpoints import WEIGHT_STD
 
 SIZES: dict[str, Any] = {

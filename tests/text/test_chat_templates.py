@@ -16,11 +16,11 @@ import transformers
 from tiny_tokenizers import HOSTILE, byte_level, metaspace
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from ridgeline.checkpoint.source import open_source
-from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
-from ridgeline.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
-from ridgeline.text import budget as budget_module
-from ridgeline.untrusted import ModelRefused
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
+from ridgeline.core.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
+from ridgeline.core.text import template_budget as budget_module
+from ridgeline.util.untrusted import ModelRefused
 from text.call_forms import call_forms, in_forms
 
 Message = dict[str, Any]
@@ -413,9 +413,9 @@ HOSTILE_TEMPLATES = {
 
 RENDERING = """
 import json, sys
-from ridgeline.text import ChatTemplate, budget
-from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.untrusted import ModelRefused
+from ridgeline.core.text import ChatTemplate, budget
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.util.untrusted import ModelRefused
 budget.MAX_STEPS = 20_000
 for source in json.load(sys.stdin):
     try:

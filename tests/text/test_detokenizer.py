@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import TEXTS, byte_level, metaspace
 
-from ridgeline.text import Detokenizer, Tokenizer, TokenOffsets, load_tokenizer
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.core.text import Detokenizer, Tokenizer, TokenOffsets, load_tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 KINDS = ("byte", "first", "never", "legacy", "bytes")
 

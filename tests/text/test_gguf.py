@@ -9,8 +9,8 @@ import sentencepiece
 from tiny_tokenizers import TEXTS
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from ridgeline.text import load_tokenizer
-from ridgeline.text.gguf import CUTS, read_gguf_tokenizer
+from ridgeline.core.text import load_tokenizer
+from ridgeline.core.text.gguf_tokenizer import CUTS, read_gguf_tokenizer
 
 SOURCE = Path("model.gguf")
 

@@ -14,8 +14,8 @@ from tiny_tokenizers import byte_level, metaspace
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
-from ridgeline.text import load_tokenizer
-from ridgeline.text import pipeline as pipeline_module
+from ridgeline.core.text import load_tokenizer
+from ridgeline.core.text import tokenizers_library as pipeline_module
 
 MakeFolder = Callable[..., Path]
 GIB = 1 << 30
@@ -86,7 +86,7 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path, capfd:
 PROBE = """
 import resource, sys
 from pathlib import Path
-from ridgeline.text import load_tokenizer
+from ridgeline.core.text import load_tokenizer
 for folder in sys.argv[1:]:
     try:
         load_tokenizer(Path(folder)).encode("a banana")

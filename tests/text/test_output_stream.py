@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.text import Delta, OutputStream, Reasoning
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.core.text import Delta, OutputStream, Reasoning
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.text.provenance import Written, concat, marks_of, written_join
-from ridgeline.text.sandbox import ChatEnvironment
+from ridgeline.core.text.provenance import Written, concat, marks_of, written_join
+from ridgeline.core.text.sandbox import ChatEnvironment
 
 # In these tests the template writes capitals and white space, a user types small letters.
 TEXT = st.text("AB ab\n", max_size=12)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level
 
-from ridgeline.text import Detokenizer, Reasoning, Tokenizer, load_tokenizer, tags_of
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.core.text import Detokenizer, Reasoning, Tokenizer, load_tokenizer, tags_of
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 SPELLED = ByteTokenizer()
 

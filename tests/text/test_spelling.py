@@ -11,8 +11,8 @@ from tiny_tokenizers import TEXTS, byte_level, metaspace
 from tokenizers import decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from ridgeline.text import Tokenizer, load_tokenizer
-from ridgeline.text.detokenizer import Detokenizer
+from ridgeline.core.text import Tokenizer, load_tokenizer
+from ridgeline.core.text.detokenizer import Detokenizer
 
 State = dict[str, Any]
 BYTES: State = json.loads(byte_level([("t", "h"), ("th", "e"), ("\u0120", "the")]).to_str())

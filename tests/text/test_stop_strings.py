@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ridgeline.text import StopMatcher, StopResult
+from ridgeline.core.text import StopMatcher, StopResult
 
 WORDS = st.text("ab\n", min_size=1, max_size=5)
 

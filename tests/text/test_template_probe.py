@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.text import ChatTemplate
-from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.preamble import has_running_reasoning, with_marks
-from ridgeline.text.template_probe import ABSENT as NO_CONTENT
+from ridgeline.core.text import ChatTemplate
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.core.text.preamble import has_running_reasoning, with_marks
+from ridgeline.core.text.template_probe import ABSENT as NO_CONTENT
 from text import call_forms
 from text.test_chat_templates import NAMES, source_of
 

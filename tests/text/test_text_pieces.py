@@ -1,7 +1,7 @@
 """A text taken apart."""
 
-from ridgeline.text import Density, density, pieces
-from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.core.text import Density, density, pieces
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 
 def test_pieces_are_printable_and_exact() -> None:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import HOSTILE, TEXTS, byte_level, metaspace
 
-from ridgeline.checkpoint.tokenizer import tokenizer_of
-from ridgeline.models import ModelRefused
-from ridgeline.text import Tokenizer, load_tokenizer
-from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.vocabulary import literal_pattern
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.text import Tokenizer, load_tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.core.text.vocabulary import literal_pattern
 
 MakeFolder = Callable[..., Path]
 MISTRAL = ("tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.engine.guidance.grammar import compiled
-from ridgeline.engine.guidance.tables import Tables
-from ridgeline.engine.structured import StructuredOutputs
-from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.tools import FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
-from ridgeline.text.tools.formats import ALL_FORMATS
-from ridgeline.text.tools.json_scanner import JsonScanner, Malformed, Place
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.core.text.tools import FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
+from ridgeline.core.text.tools.json_scanner import JsonScanner, Malformed, Place
+from ridgeline.core.text.tools.tool_formats import ALL_FORMATS
+from ridgeline.engine.structured_output.grammar import compiled
+from ridgeline.engine.structured_output.grammar_vocabulary import Tables
+from ridgeline.engine.structured_output_params import StructuredOutputs
 
 NAMES = {"weather", "now", "näme"}
 B, C, S, E, Z = (

@@ -9,7 +9,7 @@ import pytest
 import transformers
 from tiny_tokenizers import HOSTILE, TEXTS
 
-from ridgeline.text import Tokenizer, load_tokenizer
+from ridgeline.core.text import Tokenizer, load_tokenizer
 from support.embedders import roberta, wordpiece, write_vocabulary
 
 GENERATED = 1000

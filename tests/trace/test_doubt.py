@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 
-from ridgeline.host import interruptions
-from ridgeline.roofline.cards import load_card
-from ridgeline.trace import doubt
-from ridgeline.trace.doubt import Meanwhile, busy, calibration, reasons
+from ridgeline.insight.trace import interference
+from ridgeline.insight.trace.interference import Meanwhile, busy, calibration, reasons
+from ridgeline.price.devices import load_card
+from ridgeline.util.host import interruptions
 
 CARD = load_card("h100-sxm")
 CALIBRATED, PROBED = replace(CARD, calibrated=True), replace(CARD, basis="probe", calibrated=False)
@@ -21,7 +21,7 @@ CALIBRATED, PROBED = replace(CARD, calibrated=True), replace(CARD, basis="probe"
 def patched(monkeypatch: pytest.MonkeyPatch, **readings: list[float | None]) -> None:
     """Clocks and counters that give these readings, one after the other."""
     for name, values in readings.items():
-        monkeypatch.setattr(doubt, name, partial(next, iter(values)))
+        monkeypatch.setattr(interference, name, partial(next, iter(values)))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 import torch
 from trace_models import Maker
 
-from ridgeline.document.terminal import plain
-from ridgeline.ops.experts import Experts
-from ridgeline.trace import Wanted
-from ridgeline.trace.expert_sources import PIECE, SourceLayer, expert_sources
-from ridgeline.trace.request import check
-from ridgeline.trace.views.story import WIDTH, Shown, story
+from ridgeline.core.ops.experts import Experts
+from ridgeline.insight.trace import Wanted
+from ridgeline.insight.trace.expert_sources import PIECE, SourceLayer, expert_sources
+from ridgeline.insight.trace.request_trace import check
+from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.util.document.terminal_renderer import plain
 from support.adapters import adapted, merged, write_adapter
 
 TEXTS = {"ridges": "A ridge line rises over the plain. " * 12, "digits": "0123456789 9876543210 55 " * 16}

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from models.configs import CONFIGS, ENCODER_DECODERS
-from ridgeline.checkpoint import read_config
-from ridgeline.document.terminal import plain
-from ridgeline.models import Fields, build
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.roofline.plan.scores import score_rows
-from ridgeline.trace.priced import PricedStep, PricedTrace, op_shapes, priced_trace
-from ridgeline.trace.views.priced import WIDTH, priced_document, priced_json, said_shapes
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, build
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.insight.trace.priced_trace import PricedStep, PricedTrace, op_shapes, priced_trace
+from ridgeline.insight.trace.views.priced_report import WIDTH, priced_document, priced_json, said_shapes
+from ridgeline.price.devices import load_card
+from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.score_matrix import score_rows
+from ridgeline.util.document.terminal_renderer import plain
 
 H100 = load_card("h100-sxm")
 

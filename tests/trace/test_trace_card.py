@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from engine.small_models import LLAMA, small_model
-from ridgeline.calibrate.card_timer import whole_seconds, without_gaps
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
-from ridgeline.trace.card import CardStep, card_clock, measure_on_card
-from ridgeline.trace.request import Subject, Wanted, trace
-from ridgeline.trace.tracer import Tracer
+from ridgeline.insight.calibrate.gpu_timer import whole_seconds, without_gaps
+from ridgeline.insight.trace.gpu_measurement import CardStep, card_clock, measure_on_card
+from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.tracer import Tracer
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price
 from support.cards import events_of_the_processor, needs_card
 
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 from trace_models import FAMILIES, Maker, Tiny
 
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.trace.attention import attention_at
-from ridgeline.trace.capture import capture
-from ridgeline.trace.request import Wanted
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.insight.trace.attention_weights import attention_at
+from ridgeline.insight.trace.capture import capture
+from ridgeline.insight.trace.request_trace import Wanted
 from support.engines import uncached_logits
 
 ALL = Wanted(attention=True, lens=True, memory=True, repeats=1)

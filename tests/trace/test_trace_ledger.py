@@ -8,24 +8,24 @@ from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, Maker, Ticks, Tiny
 
 from ridgeline.backends.cpu.library import library
-from ridgeline.checkpoint import read_config
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import build
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import Segment, Space, Work
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models import build
-from ridgeline.models.common.model import Model
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import Segment, Space, Work
-from ridgeline.roofline import price as pricing
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price, traced_calls
-from ridgeline.trace import Subject, trace
-from ridgeline.trace.account import Account
-from ridgeline.trace.ledger import Ledger, Total
-from ridgeline.trace.measurement import Measurement
-from ridgeline.trace.pricing import price_steps
-from ridgeline.trace.request import Wanted
-from ridgeline.trace.tracer import Call
+from ridgeline.insight.trace import Subject, trace
+from ridgeline.insight.trace.measurement import Measurement
+from ridgeline.insight.trace.pricing import price_steps
+from ridgeline.insight.trace.request_trace import Wanted
+from ridgeline.insight.trace.run_stats import Account
+from ridgeline.insight.trace.trace_ledger import Ledger, Total
+from ridgeline.insight.trace.tracer import Call
+from ridgeline.price import price as pricing
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price, traced_calls
 
 
 def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
@@ -130,7 +130,7 @@ def test_no_decode_where_the_context_is_full(tiny: Maker) -> None:
 
 
 def _traced_ids(llm: LLM, ids: list[int]) -> Ledger:
-    from ridgeline.trace import Subject, trace
+    from ridgeline.insight.trace import Subject, trace
 
     return trace(llm, Subject("tiny", "", lambda: ids), GREEDY, DEVICE, Wanted(repeats=1))
 

@@ -14,20 +14,20 @@ from torch import Tensor
 from torch.nn import functional
 from trace_models import DEVICE
 
-from ridgeline.diffusion.batching import Batching
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.document.page import Document
-from ridgeline.document.panels import coarser
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
-from ridgeline.trace.moment import Moment, moment_of
-from ridgeline.trace.picture import PictureLedger, trace_picture
-from ridgeline.trace.pull import by_line, contact_sheet, pull_of
-from ridgeline.trace.tracer import HookCost
-from ridgeline.trace.views.looks import looks, looks_json
-from ridgeline.trace.words import word_attention, words_of
+from ridgeline.insight.trace.denoise_step import Moment, moment_of
+from ridgeline.insight.trace.guidance_delta import by_line, contact_sheet, pull_of
+from ridgeline.insight.trace.image_trace import PictureLedger, trace_picture
+from ridgeline.insight.trace.tracer import HookCost
+from ridgeline.insight.trace.views.patch_attention import looks, looks_json
+from ridgeline.insight.trace.word_attention import word_attention, words_of
+from ridgeline.media.diffusion.batching import Batching
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.util.document.elements import Document
+from ridgeline.util.document.panels import coarser
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 
 PROMPT = "a grey heron"
 

@@ -12,27 +12,27 @@ import pytest
 import torch
 from trace_models import DEVICE
 
-from ridgeline.diffusion.batching import Batching
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.price import Job, Parts, PipelinePrice
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.document.numbers import percent, say_seconds
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
-from ridgeline.models.common.denoiser import TEXT
-from ridgeline.roofline.price import traced_calls
-from ridgeline.trace.moment import Moment, moment_of
-from ridgeline.trace.picture import PictureLedger, trace_picture
-from ridgeline.trace.pull import pull_of
-from ridgeline.trace.tracer import HookCost
-from ridgeline.trace.views.export import to_csv
-from ridgeline.trace.views.perfetto import steps_perfetto
-from ridgeline.trace.views.picture import picture_json, picture_story
-from ridgeline.trace.views.roofline import ledger_roofline
-from ridgeline.trace.views.story import WIDTH, Shown
-from ridgeline.trace.words import word_attention
+from ridgeline.core.models.common.denoiser import TEXT
+from ridgeline.insight.trace.denoise_step import Moment, moment_of
+from ridgeline.insight.trace.guidance_delta import pull_of
+from ridgeline.insight.trace.image_trace import PictureLedger, trace_picture
+from ridgeline.insight.trace.tracer import HookCost
+from ridgeline.insight.trace.views.image_report import picture_json, picture_story
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.perfetto import steps_perfetto
+from ridgeline.insight.trace.views.report import WIDTH, Shown
+from ridgeline.insight.trace.views.trace_export import to_csv
+from ridgeline.insight.trace.word_attention import word_attention
+from ridgeline.media.diffusion.batching import Batching
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice
+from ridgeline.price.price import traced_calls
+from ridgeline.util.document.humanize import percent, say_seconds
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 
 FREE = HookCost(0.0, 0.0)
 

@@ -13,12 +13,12 @@ from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.sampling import Sampled
 from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.roofline.price import Price
-from ridgeline.trace import Subject, trace
-from ridgeline.trace.anatomy import blocks, final_norm
-from ridgeline.trace.measure import _medians, _Run
-from ridgeline.trace.request import Wanted
-from ridgeline.trace.tracer import Call, HookCost, Tracer, hook_cost
+from ridgeline.insight.trace import Subject, trace
+from ridgeline.insight.trace.anatomy import blocks, final_norm
+from ridgeline.insight.trace.measure import _medians, _Run
+from ridgeline.insight.trace.request_trace import Wanted
+from ridgeline.insight.trace.tracer import Call, HookCost, Tracer, hook_cost
+from ridgeline.price.price import Price
 
 SAMPLED = SamplingParams(temperature=1.3, top_p=0.95, seed=11, max_tokens=6, ignore_eos=True)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from trace_models import DEVICE, TEXT, Maker
 
-from ridgeline.document import numbers
+from ridgeline.core.ops.cost import Cost
 from ridgeline.engine import SamplingParams
-from ridgeline.ops.cost import Cost
-from ridgeline.trace.account import Account, verdict
-from ridgeline.trace.ledger import OpRow, Step, Total
-from ridgeline.trace.reason import above_roofs, reason, slowest
+from ridgeline.insight.trace.bottleneck import above_roofs, reason, slowest
+from ridgeline.insight.trace.run_stats import Account, verdict
+from ridgeline.insight.trace.trace_ledger import OpRow, Step, Total
+from ridgeline.util.document import humanize
 
 
 def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
@@ -28,8 +28,8 @@ def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     decode.seconds = 4e-6 * decode.steps
     first, second = verdict(account, DEVICE)
     floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
-    assert first.startswith(f"decode reached {numbers.say(decode.nbytes / decode.seconds, 'B/s')} and ")
-    assert f"{numbers.percent(floor / decode.seconds)} of its roof" in first
+    assert first.startswith(f"decode reached {humanize.say(decode.nbytes / decode.seconds, 'B/s')} and ")
+    assert f"{humanize.percent(floor / decode.seconds)} of its roof" in first
     assert "; prefill reached" in first
     assert second.startswith("decode is memory-bound (700 GB/s): ")
     assert "live in L2" in second
@@ -98,7 +98,7 @@ def test_the_ops_farthest_above_their_roofs_are_named_the_farthest_first(tiny: M
     said = above_roofs(replace(ledger, rows=rows), "decode")
     layers, others = ledger.layers, len(rows) - 3 * ledger.layers - 1
     reached = (layers * 3.1 + 1e-3 * others) / (layers * 7.3 + 0.5 + 1e-3 * others)
-    assert said.startswith(f"ops in decode reach {numbers.percent(reached)} of their roofs; farthest above theirs: ")
+    assert said.startswith(f"ops in decode reach {humanize.percent(reached)} of their roofs; farthest above theirs: ")
     parts = [part.split(" at ") for part in said.partition("theirs: ")[2].split(", ")]
     assert [name.split(".")[-1].split(" ")[0] for name, _ in parts] == ["down_proj", "attend", "o_proj"]
     assert parts[0][1].startswith("25%")
@@ -133,8 +133,8 @@ def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:
     ],
 )
 def test_counts(value: float, short: str, long: str) -> None:
-    assert numbers.scaled(value) == short
-    assert numbers.say(value, "B") == long
+    assert humanize.scaled(value) == short
+    assert humanize.say(value, "B") == long
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_counts(value: float, short: str, long: str) -> None:
     ],
 )
 def test_seconds(value: float, short: str, long: str) -> None:
-    assert numbers.seconds(value) == short
-    assert numbers.say_seconds(value) == long
+    assert humanize.seconds(value) == short
+    assert humanize.say_seconds(value) == long
 
 
 def test_shares_and_differences() -> None:
-    assert [numbers.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
-    assert [numbers.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
+    assert [humanize.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
+    assert [humanize.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
         "",
         "+48%",
         "-3%",

@@ -14,24 +14,24 @@ from typing import Any
 import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
-from ridgeline.document import numbers
-from ridgeline.document.page import Document, Table
-from ridgeline.document.roofline import Point
-from ridgeline.document.svg import svg
-from ridgeline.document.terminal import plain
 from ridgeline.engine import SamplingParams
-from ridgeline.roofline.device import Cache, Host
-from ridgeline.roofline.figure import roofline
-from ridgeline.roofline.guard import under_floor
-from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.reason import slowest
-from ridgeline.trace.request import Wanted
-from ridgeline.trace.views.export import COLUMNS, to_csv, to_json
-from ridgeline.trace.views.perfetto import REQUEST, STEPS, to_perfetto
-from ridgeline.trace.views.roofline import ledger_roofline
-from ridgeline.trace.views.story import WIDTH, Shown, story
-from ridgeline.trace.views.summary import summary
-from ridgeline.trace.views.table import op_table
+from ridgeline.insight.trace.bottleneck import slowest
+from ridgeline.insight.trace.request_trace import Wanted
+from ridgeline.insight.trace.trace_ledger import Ledger
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.perfetto import REQUEST, STEPS, to_perfetto
+from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.insight.trace.views.table import op_table
+from ridgeline.insight.trace.views.trace_export import COLUMNS, to_csv, to_json
+from ridgeline.insight.trace.views.trace_summary import summary
+from ridgeline.price.device import Cache, Host
+from ridgeline.price.device_roofline import roofline
+from ridgeline.price.physics_guard import under_floor
+from ridgeline.util.document import humanize
+from ridgeline.util.document.elements import Document, Table
+from ridgeline.util.document.roofline_chart import Point
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import plain
 
 NS = 1e-3  # a nanosecond in the trace file's microseconds
 
@@ -96,7 +96,7 @@ def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     weights = sum(p.nbytes for p in matrices)
     rows = summed(ledger)
     names = list(rows)
-    assert names[0] == f"weights of 3 layers: {numbers.say(weights, 'B')}"
+    assert names[0] == f"weights of 3 layers: {humanize.say(weights, 'B')}"
     assert [name.partition(":")[0] for name in names[1:]] == [
         "attention", "head", "norms and other small ops", "Python around the ops", "one token",
     ]  # fmt: skip

@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.device import Cache, Device, Efficiency
-from ridgeline.trace import Ledger, Subject, Wanted, trace
-from ridgeline.trace.tracer import HookCost
+from ridgeline.insight.trace import Ledger, Subject, Wanted, trace
+from ridgeline.insight.trace.tracer import HookCost
+from ridgeline.price.device import Cache, Device, Efficiency
 from support.checkpoints import random_model
 from text.tiny_tokenizers import write_bytes
 

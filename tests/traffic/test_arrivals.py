@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ridgeline.traffic import arrivals
-from ridgeline.traffic.arrivals import constant, poisson
-from ridgeline.traffic.lengths import MAX_TOKENS, Fixed, LogNormal, Uniform, parse_lengths
-from ridgeline.traffic.profile import parse_profile, shaped
+from ridgeline.insight.traffic import arrivals
+from ridgeline.insight.traffic.arrivals import constant, poisson
+from ridgeline.insight.traffic.lengths import MAX_TOKENS, Fixed, LogNormal, Uniform, parse_lengths
+from ridgeline.insight.traffic.profile import parse_profile, shaped
 
 COUNT = 20_000
 SECOND = arrivals.SECOND

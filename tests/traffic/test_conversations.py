@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.simulate.columns import Columns
-from ridgeline.simulate.run import run
-from ridgeline.traffic.conversations import Conversations, Questions
-from ridgeline.traffic.lengths import Fixed, Uniform
-from ridgeline.traffic.offered import Offered, OpenLoop, Users, bounded, drawn
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.traffic.conversations import Conversations, Questions
+from ridgeline.insight.traffic.lengths import Fixed, Uniform
+from ridgeline.insight.traffic.offered import Offered, OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 
 LATER = Questions(Uniform(5, 40), Uniform(2, 30), seed=3)

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from ridgeline.traffic.routers import ROUTERS, Router, Signal, router_named
-from ridgeline.traffic.trace import TraceRequest
+from ridgeline.insight.traffic.routers import ROUTERS, Router, Signal, router_named
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 PLAIN = TraceRequest(0, 100, 5)
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ridgeline.traffic.percentiles import distribution, needed, weighted, wilson
-from ridgeline.traffic.record import COLUMNS, Record, columns
-from ridgeline.traffic.slo import SLO, parse_slo, parse_slos
-from ridgeline.traffic.steadiness import steadiness
-from ridgeline.traffic.summary import DEFINITIONS, summarise
+from ridgeline.insight.traffic.percentiles import distribution, needed, weighted, wilson
+from ridgeline.insight.traffic.request_record import COLUMNS, Record, columns
+from ridgeline.insight.traffic.slo import SLO, parse_slo, parse_slos
+from ridgeline.insight.traffic.stationarity import steadiness
+from ridgeline.insight.traffic.summary import DEFINITIONS, summarise
 
 MS = 1_000_000
 

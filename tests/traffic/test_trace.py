@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.traffic.record import COLUMNS
-from ridgeline.traffic.trace import TraceRequest, read_trace
+from ridgeline.insight.traffic.request_record import COLUMNS
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 RECORD = '{"kind": "ridgeline-record", "format": 1, "page_size": 16}\n'

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from zoo.digits.classifier import classifier, read
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.measures import Bounds

@@ -10,7 +10,7 @@ from string import Template
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from zoo.digits.classifier import classifier
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.evaluate import (

@@ -12,8 +12,8 @@ from string import Template
 import torch
 from torch import Tensor
 
-from ridgeline.checkpoint.source import open_source
-from ridgeline.pictures.drawing import TokenDrawer, load_drawer
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
 from zoo.digits.classifier import classifier
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.evaluate import (

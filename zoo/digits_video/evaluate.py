@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from zoo.digits.classifier import classifier
 from zoo.digits.data import read_digits
 from zoo.digits.evaluate import Drawers, parts_of, percent, table, training

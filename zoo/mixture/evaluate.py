@@ -13,12 +13,12 @@ from string import Template
 import torch
 from tokenizers import Tokenizer
 
-from ridgeline.document.page import Document
-from ridgeline.document.terminal import plain
+from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.models.common.parameter_breakdown import bill
-from ridgeline.trace.expert_sources import ExpertSources, expert_sources
-from ridgeline.trace.views.sources import sources_view
+from ridgeline.insight.trace.expert_sources import ExpertSources, expert_sources
+from ridgeline.insight.trace.views.expert_sources_view import sources_view
+from ridgeline.util.document.elements import Document
+from ridgeline.util.document.terminal_renderer import plain
 from zoo.mixture.text import Source, read_sources
 from zoo.tales.corpus import documents
 

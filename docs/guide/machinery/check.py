@@ -18,9 +18,9 @@ from docs.guide.machinery.images import image_faults, images_of, stray_images
 from docs.guide.machinery.pages import page_faults, render_pages
 from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed_figures, unexplained
 
-from ridgeline.guide.numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
-from ridgeline.guide.quiz import faults, read_quizzes
-from ridgeline.lab.ledger import Ledger
+from ridgeline.learn.guide.guide_numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
+from ridgeline.learn.guide.quizzes import faults, read_quizzes
+from ridgeline.learn.lab.cost_calculator import Ledger
 
 
 def number_faults(*, update: bool) -> list[str]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from docs.guide.machinery.chapters import ROOT
 
-from ridgeline.guide.numbers import Number
-from ridgeline.guide.quiz import Question, number_in
-from ridgeline.lab.ledger import Ledger
-from ridgeline.lab.numbers import statements as statements_of
-from ridgeline.lab.statement import Statement
+from ridgeline.learn.guide.guide_numbers import Number
+from ridgeline.learn.guide.quizzes import Question, number_in
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.statement import Statement
+from ridgeline.learn.lab.statement_report import statements as statements_of
 
 PACKAGE = ROOT / "src" / "ridgeline"
 CALCULATOR = "calculator.html"

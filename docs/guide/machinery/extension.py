@@ -3,7 +3,7 @@
 {n}`name`                a number of numbers.lock; one that is not there ends the build
 {says}`125 tok/s`        what a text says, in its words
 ```{picture} lab ...     the committed image that this command of ridgeline draws (images.py)
-```{source} ops/attend.py attend_segment     a function of the engine, where it stands
+```{source} core/ops/torch_attention.py attend_segment     a function of the engine, where it stands
 ```{solution} attention  what an exercise asked for
 ```{answer}              what a pencil should have found
 ```{statements}          what texts say, all of it
@@ -44,10 +44,10 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from ridgeline.guide.numbers import read_lock
-from ridgeline.guide.quiz import Question, read_quizzes
-from ridgeline.lab.exercise import EXERCISES, solution_of
-from ridgeline.lab.statement import Statement
+from ridgeline.learn.guide.guide_numbers import read_lock
+from ridgeline.learn.guide.quizzes import Question, read_quizzes
+from ridgeline.learn.lab.exercise import EXERCISES, solution_of
+from ridgeline.learn.lab.statement import Statement
 
 
 class NumberRole(SphinxRole):

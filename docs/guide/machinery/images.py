@@ -20,8 +20,8 @@ from pathlib import Path
 from docs.guide.machinery.blocks import WITHIN, differs
 from docs.guide.machinery.chapters import GUIDE, Block, blocks_of, options_of
 
-from ridgeline.document.svg_parts import DARK
-from ridgeline.host import processor
+from ridgeline.util.document.svg_parts import DARK
+from ridgeline.util.host import processor
 
 IMAGES = GUIDE / "images"
 _MEASURED = "measured.toml"

@@ -38,9 +38,9 @@ from docs.guide.machinery.content import (
 )
 from docs.guide.machinery.images import IMAGES, Measurement, alt_text, caption_of, image_of, read_image
 
-from ridgeline.guide.numbers import Number
-from ridgeline.guide.quiz import Question
-from ridgeline.lab.exercise import EXERCISES, solution_of
+from ridgeline.learn.guide.guide_numbers import Number
+from ridgeline.learn.guide.quizzes import Question
+from ridgeline.learn.lab.exercise import EXERCISES, solution_of
 
 _SPAN = re.compile(
     r"\{(?P<role>[\w:-]+)\}`(?P<said>[^`]*)`"

@@ -8,8 +8,8 @@ from docs.guide.machinery.chapters import GUIDE, read_chapters, reading_order
 from docs.guide.machinery.images import read_measurements
 from docs.guide.machinery.markdown import Renderer, page_name
 
-from ridgeline.guide.numbers import read_lock
-from ridgeline.guide.quiz import read_quizzes
+from ridgeline.learn.guide.guide_numbers import read_lock
+from ridgeline.learn.guide.quizzes import read_quizzes
 
 _UNFORMATTED = "<!-- fmt: off -->"
 """The mark by which ruff leaves the code in a page alone: methods stand there without the indent of their class."""

@@ -5,11 +5,11 @@ A new backend is a folder and a line in BACKENDS.
 
 import torch
 
-from ridgeline.backends.cpu.backend import CpuBackend
-from ridgeline.backends.cuda.backend import CudaBackend
+from ridgeline.backends.cpu.cpu_backend import CpuBackend
+from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.models.common.priced_module import Network
-from ridgeline.ops.backend import REFERENCE, Backend
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.backend import REFERENCE, Backend
 
 BACKENDS: tuple[type[Backend], ...] = (CudaBackend, CpuBackend, ReferenceBackend)
 """All backends. The first one that serves a device executes the models on it."""

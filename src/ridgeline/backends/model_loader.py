@@ -7,25 +7,25 @@ from typing import TypeVar
 import torch
 
 from ridgeline.backends import backend_of
-from ridgeline.checkpoint.fill import Progress, fill, load_weights, memory_beside, weight_bytes
-from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.settling import settle_from_source
-from ridgeline.checkpoint.source import Source, as_source
-from ridgeline.host import check_threads, threads_for
-from ridgeline.models.building import build_denoiser, build_to_run
-from ridgeline.models.common.denoiser import Denoiser
-from ridgeline.models.common.family import Family
-from ridgeline.models.common.fields import Fields, ModelRefused
-from ridgeline.models.common.image_autoencoder import ImageAutoencoder
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.priced_module import Network
-from ridgeline.models.common.storage import Storage
-from ridgeline.models.families import autoencoder_kl, vq_autoencoder
-from ridgeline.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.models.families.vq_autoencoder import VQAutoencoder
-from ridgeline.models.registry import denoiser_of, drawer_of, family_of
-from ridgeline.ops.matrix.operands import DTYPES
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.source import Source, as_source
+from ridgeline.core.checkpoint.weight_loader import Progress, fill, load_weights, memory_beside, weight_bytes
+from ridgeline.core.models.building import build_denoiser, build_to_run
+from ridgeline.core.models.common.denoiser import Denoiser
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields, ModelRefused
+from ridgeline.core.models.common.image_autoencoder import ImageAutoencoder
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.families import autoencoder_kl, vq_autoencoder
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
+from ridgeline.core.models.registry import denoiser_of, drawer_of, family_of
+from ridgeline.core.ops.matrix.operands import DTYPES
+from ridgeline.core.ops.shard import WHOLE, Shard
+from ridgeline.util.host import check_threads, threads_for
 
 
 def load_model(

@@ -1,2 +1,2 @@
-"""The command line: one file a command; what they share is in `options.py`, `request.py` and `terminal.py`, and
+"""The command line: one file a command; what they share is in `options.py`, `text_request.py` and `console.py`, and
 `main.py` joins them."""

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.console import err, say
 from ridgeline.cli.engine_flags import GuessingFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.terminal import err, say
-from ridgeline.document.printable import printable
-from ridgeline.document.terminal import show
+from ridgeline.util.document.printable import printable
+from ridgeline.util.document.terminal_renderer import show
 
 _FILE = (
     "A JSON file of workloads by name: sequences (how many, all alike) with prompt and output (tokens of each), or "
@@ -63,12 +63,12 @@ def engine(
     sequences runs once before, and a step as large as one may be; neither is counted. --json gives a line for each
     workload.
     """
-    from ridgeline.bench.engine.report import document, row_json
-    from ridgeline.bench.engine.roofs import Roofs
-    from ridgeline.bench.engine.row import Row, measure
-    from ridgeline.bench.engine.run import check_room, warm_up
-    from ridgeline.bench.engine.workload import choose, read_workloads
-    from ridgeline.cli.kernels import say_slower
+    from ridgeline.cli.missing_kernels import say_slower
+    from ridgeline.insight.bench.engine.bench_row import Row, measure
+    from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
+    from ridgeline.insight.bench.engine.engine_run import check_room, warm_up
+    from ridgeline.insight.bench.engine.measured_roofs import Roofs
+    from ridgeline.insight.bench.engine.workload import choose, read_workloads
 
     if rounds < 1:
         raise ValueError(f"--rounds is {rounds}; it must be at least 1")
@@ -95,8 +95,8 @@ def engine(
 
 def _check_continues(model: str) -> None:
     """Raises ValueError for a model with an encoder."""
-    from ridgeline.checkpoint import open_source
-    from ridgeline.models import SPEECH, family_of
+    from ridgeline.core.checkpoint import open_source
+    from ridgeline.core.models import SPEECH, family_of
 
     family = family_of(open_source(model).config)
     if family.encodes or family in SPEECH:

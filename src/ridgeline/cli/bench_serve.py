@@ -13,32 +13,32 @@ from typing import Any
 import msgspec
 import typer
 
-from ridgeline.bench import run as running
-from ridgeline.bench.export import findings_json, requests_csv
-from ridgeline.bench.findings import Findings
-from ridgeline.bench.job import Job, Load
-from ridgeline.bench.prediction import predict
-from ridgeline.bench.prompts import source_of
-from ridgeline.bench.report import report
-from ridgeline.bench.run import Run
-from ridgeline.bench.server import calibrated_device, measure_wording, steps_by_phase, who_is_there
-from ridgeline.bench.sweep import MIN_REQUESTS, Sweep
-from ridgeline.bench.sweep import sweep as look_for_knee
-from ridgeline.bench.transport import Unanswered
-from ridgeline.checkpoint.source import read_config
 from ridgeline.cli.bench_serve_options import DataFlags, LoadFlags, OutputFlags, TargetFlags, Url
+from ridgeline.cli.console import err, one_line, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
-from ridgeline.cli.process import FAILED, UNREACHABLE
-from ridgeline.cli.terminal import err, one_line, say
-from ridgeline.document.html import html
-from ridgeline.document.printable import printable
-from ridgeline.document.terminal import show
-from ridgeline.files import check_apart, check_new, check_writable, write_whole
-from ridgeline.host import cores
-from ridgeline.roofline.device import Device
-from ridgeline.traffic.slo import SLO
-from ridgeline.untrusted import ModelRefused
+from ridgeline.cli.process_setup import FAILED, UNREACHABLE
+from ridgeline.core.checkpoint.source import read_config
+from ridgeline.insight.bench import bench_run as running
+from ridgeline.insight.bench.bench_export import findings_json, requests_csv
+from ridgeline.insight.bench.bench_findings import Findings
+from ridgeline.insight.bench.bench_report import report
+from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.job import Job, Load
+from ridgeline.insight.bench.prediction import predict
+from ridgeline.insight.bench.prompt_sources import source_of
+from ridgeline.insight.bench.server_probe import calibrated_device, measure_wording, steps_by_phase, who_is_there
+from ridgeline.insight.bench.sweep import MIN_REQUESTS, Sweep
+from ridgeline.insight.bench.sweep import sweep as look_for_knee
+from ridgeline.insight.bench.transport import Unanswered
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.price.device import Device
+from ridgeline.util.document.html import html
+from ridgeline.util.document.printable import printable
+from ridgeline.util.document.terminal_renderer import show
+from ridgeline.util.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.util.host import cores
+from ridgeline.util.untrusted import ModelRefused
 
 _LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # of a rate of a sweep: the more of them
 _SEEDS = 1_000_000
@@ -218,7 +218,7 @@ def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
 
 def _calibrated(title: str | None) -> Device | None:
     """The calibration of this machine that has a title; None where there is none."""
-    from ridgeline.calibrate.file import Uncalibrated, load_all
+    from ridgeline.insight.calibrate.calibration_file import Uncalibrated, load_all
 
     try:
         devices = [calibration.device() for calibration in load_all()]

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from ridgeline.bench.job import Data, Load, Target
-from ridgeline.bench.server import base_of
-from ridgeline.bench.sweep import MIN_REQUESTS
 from ridgeline.cli import options
 from ridgeline.cli.options import api_key_of, parse_seconds
-from ridgeline.traffic.lengths import parse_lengths
-from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.insight.bench.job import Data, Load, Target
+from ridgeline.insight.bench.server_probe import base_of
+from ridgeline.insight.bench.sweep import MIN_REQUESTS
+from ridgeline.insight.traffic.lengths import parse_lengths
+from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 MAX_PROCESSES = 256
 _REQUESTS = 100  # where nothing says when to end

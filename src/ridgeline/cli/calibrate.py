@@ -10,20 +10,20 @@ import torch
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.file import card_kind, load, load_all, save
-from ridgeline.calibrate.roofs import peaks
-from ridgeline.calibrate.run import SECONDS, OnProgress
-from ridgeline.calibrate.run import calibrate as measure
-from ridgeline.calibrate.timer import Timer
 from ridgeline.cli import options
-from ridgeline.cli.kernels import say_slower
-from ridgeline.cli.terminal import err, say
-from ridgeline.document import terminal
-from ridgeline.document.page import Document, Facts, Row, Strip, Table, columns
+from ridgeline.cli.console import err, say
+from ridgeline.cli.missing_kernels import say_slower
 from ridgeline.engine.placement import device_named
-from ridgeline.host import check_threads, cores
-from ridgeline.roofline.device import Host
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.calibration_file import card_kind, load, load_all, save
+from ridgeline.insight.calibrate.calibration_run import SECONDS, OnProgress
+from ridgeline.insight.calibrate.calibration_run import calibrate as measure
+from ridgeline.insight.calibrate.roofs import peaks
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Host
+from ridgeline.util.document import terminal_renderer
+from ridgeline.util.document.elements import Document, Facts, Row, Strip, Table, columns
+from ridgeline.util.host import check_threads, cores
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
 _DEVICE = "cpu, or cuda or cuda:N for a card that torch sees: what `plan --device cuda:N` and runs on it go by."
@@ -59,7 +59,7 @@ def calibrate(
         print(json.dumps({"calibrations": [calibration.as_json() for calibration in found]}))
         return
     for calibration in found:
-        terminal.show(document(calibration))
+        terminal_renderer.show(document(calibration))
 
 
 def _check(place: torch.device, threads: list[int] | None, seconds: float) -> None:

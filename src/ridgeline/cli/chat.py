@@ -13,15 +13,15 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.chat_backend import Model, Partner, Piece, Server, Unreachable
+from ridgeline.cli.console import clean, err, say
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import parse_tokens
-from ridgeline.cli.partner import Model, Partner, Piece, Server, Unreachable
-from ridgeline.cli.process import UNREACHABLE
-from ridgeline.cli.request import SamplingFlags
-from ridgeline.cli.terminal import clean, err, say
-from ridgeline.document.printable import printable
-from ridgeline.files import write_whole
+from ridgeline.cli.process_setup import UNREACHABLE
+from ridgeline.cli.text_request import SamplingFlags
+from ridgeline.util.document.printable import printable
+from ridgeline.util.files import write_whole
 
 _URL = ("http://", "https://")
 _PARTNER = "A model as `ridgeline run` takes it, or the URL of a server, like http://127.0.0.1:8000."

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.check import Report, check_model
 from ridgeline.cli import options
-from ridgeline.cli.process import FAILED
-from ridgeline.cli.terminal import loading_bar, one_line, say
+from ridgeline.cli.console import loading_bar, one_line, say
+from ridgeline.cli.process_setup import FAILED
+from ridgeline.insight.check import Report, check_model
 
 _MODEL = "A checkpoint folder, a GGUF file, a built-in model, or an id in the Hugging Face cache."
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.aliases import Parameter, Spellings, long_name
-from ridgeline.untrusted import read_toml
+from ridgeline.util.untrusted import read_toml
 
 SECRETS = ("api_key",)
 """Parameters whose value is shown to nobody."""

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.console import loading_bar, read_text, say, say_warnings
 from ridgeline.cli.options import parse_tokens
-from ridgeline.cli.terminal import loading_bar, read_text, say, say_warnings
-from ridgeline.document.printable import printable
-from ridgeline.engine.embedding import Embeddings, Vector, similarity
+from ridgeline.engine.embedding_llm import Embeddings, Vector, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
+from ridgeline.util.document.printable import printable
 
 _TEXTS = "The texts; - reads them from standard input, a line each."
 _MODEL = "A folder with an embedding model or a reranker, or an id in the Hugging Face cache."

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli import options
+from ridgeline.cli.console import loading_bar, say, say_warnings
 from ridgeline.cli.options import parse_bytes, parse_tokens
-from ridgeline.cli.terminal import loading_bar, say, say_warnings
-from ridgeline.text.reasoning import BY_PARSER
+from ridgeline.core.text.reasoning import BY_PARSER
 
 if TYPE_CHECKING:
-    from ridgeline.checkpoint import Source
+    from ridgeline.core.checkpoint import Source
+    from ridgeline.core.ops.number_formats import Format
     from ridgeline.engine import LLM, EngineSettings
-    from ridgeline.engine.speculation.settings import Speculation
-    from ridgeline.ops.formats import Format
-    from ridgeline.roofline.device import Device
+    from ridgeline.engine.speculation.config import Speculation
+    from ridgeline.price.device import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class EngineFlags:
     def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
         is not stored in."""
-        from ridgeline.checkpoint.source import as_source
+        from ridgeline.core.checkpoint.source import as_source
+        from ridgeline.core.models.building import stored_dtype
+        from ridgeline.core.ops.number_formats import format_of
         from ridgeline.engine import EngineSettings
         from ridgeline.engine.scheduler import Limits
-        from ridgeline.models.building import stored_dtype
-        from ridgeline.ops.formats import format_of
 
         source = as_source(model)
         stored = format_of(stored_dtype(source.config))
@@ -71,7 +71,7 @@ class EngineFlags:
 
     def load(self, model: "Source | str", **more: Any) -> "LLM":
         """The model in an engine, with a bar on stderr while its weights load; `more` as of `settings`."""
-        from ridgeline.checkpoint.source import as_source
+        from ridgeline.core.checkpoint.source import as_source
         from ridgeline.engine import LLM
 
         source = as_source(model)
@@ -99,7 +99,7 @@ class GuessingFlags(EngineFlags):
         return predicted(EngineFlags.load(self, model, **more))
 
     def _speculation(self) -> "Speculation | None":
-        from ridgeline.engine.speculation.settings import configured, named
+        from ridgeline.engine.speculation.config import configured, named
 
         if self.speculative_config is not None:
             if self.speculate is not None or self.speculate_tokens is not None:
@@ -153,8 +153,8 @@ class TextFlags(GuessingFlags):
 
     def load(self, model: "Source | str", **more: Any) -> "LLM":
         """As GuessingFlags.load, by `load` of request.py."""
-        from ridgeline.checkpoint.source import as_source
-        from ridgeline.cli.request import load
+        from ridgeline.cli.text_request import load
+        from ridgeline.core.checkpoint.source import as_source
 
         source = as_source(model)
         settings = self.settings(source, **more)

@@ -11,10 +11,10 @@ import torch
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import state
 from ridgeline.cli import options
-from ridgeline.host import GIB, available_memory, processor
-from ridgeline.ops.backend import Backend
-from ridgeline.ops.op import Op
-from ridgeline.version import __version__
+from ridgeline.core.ops.backend import Backend
+from ridgeline.core.ops.op import Op
+from ridgeline.util.host import GIB, available_memory, processor
+from ridgeline.util.version import __version__
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")
 

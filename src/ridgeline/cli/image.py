@@ -5,20 +5,20 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import drawing_options as drawing
+from ridgeline.cli import diffusion_options as drawing
 from ridgeline.cli import options
-from ridgeline.cli.drawing_models import open_drawing
-from ridgeline.cli.drawing_settings import AUTO, DrawingSettings
-from ridgeline.cli.image_drawing import draw
+from ridgeline.cli.console import silence
+from ridgeline.cli.diffusion_models import open_drawing
+from ridgeline.cli.diffusion_run import draw
+from ridgeline.cli.diffusion_settings import AUTO, DrawingSettings
 from ridgeline.cli.image_files import PICTURES
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.image_tokens import draw_tokens, refuse
-from ridgeline.cli.request import read_prompt
-from ridgeline.cli.terminal import silence
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.noise import check_draws
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.pictures.drawing import draws_tokens
+from ridgeline.cli.text_request import read_prompt
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.noise import check_draws
+from ridgeline.media.images.image_generator import draws_tokens
 
 _OUTPUT = "The file: png, webp (lossless) or jpg; several pictures are numbered. By default MODEL-SEED.png, here."
 _TILE = "Latents on a side of the tiles that are decoded one by one; auto: none where memory suffices; off: none."

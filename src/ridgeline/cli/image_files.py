@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.diffusion.clip_file import check_fps, encode_frames, format_of_clip, write_clip
-from ridgeline.diffusion.picture_file import encode_picture, format_of
-from ridgeline.diffusion.saved_latents import latents_path, save_latents
-from ridgeline.files import check_new, check_writable, whole_file, write_whole
+from ridgeline.media.diffusion.image_file import encode_picture, format_of
+from ridgeline.media.diffusion.saved_latents import latents_path, save_latents
+from ridgeline.media.diffusion.video_file import check_fps, encode_frames, format_of_clip, write_clip
+from ridgeline.util.files import check_new, check_writable, whole_file, write_whole
 
 
 @dataclass(frozen=True, slots=True)

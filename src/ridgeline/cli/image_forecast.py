@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ridgeline.diffusion.forecast import STAGES, Forecast
-from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.price import Memory
-from ridgeline.diffusion.request import Plan
-from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
-from ridgeline.models.common.tiling import Tiling
-from ridgeline.roofline.device import Device
-from ridgeline.trace.doubt import Meanwhile, calibration, reasons
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.insight.trace.interference import Meanwhile, calibration, reasons
+from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.forecast import STAGES, Forecast
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_price import Memory
+from ridgeline.price.device import Device
+from ridgeline.util.document.humanize import gib, say_difference, say_gib, say_seconds
 
 _TEXTS = ("prompt", "negative prompt")
 

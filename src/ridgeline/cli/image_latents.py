@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ridgeline.cli.drawing_models import check_medium, open_drawing
-from ridgeline.cli.drawing_settings import DrawingSettings
+from ridgeline.cli.diffusion_models import check_medium, open_drawing
+from ridgeline.cli.diffusion_settings import DrawingSettings
 from ridgeline.cli.image_files import PICTURES, check_drawn, numbered
-from ridgeline.diffusion.decoding import decode_parts
-from ridgeline.diffusion.loading import load_vae
-from ridgeline.diffusion.request import DiffusionRequest
-from ridgeline.diffusion.saved_latents import drawn_path, read_latents
+from ridgeline.media.diffusion.decoding import decode_parts
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline_loader import load_vae
+from ridgeline.media.diffusion.saved_latents import drawn_path, read_latents
 
 
 def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DrawingSettings) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from PIL import Image
 
-from ridgeline.checkpoint import Source
+from ridgeline.core.checkpoint import Source
+from ridgeline.core.models import family_of
+from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.core.models.registry import VISION
 from ridgeline.engine import LLM
-from ridgeline.engine.features import Features
-from ridgeline.models import family_of
-from ridgeline.models.common.model import PlacedRows
-from ridgeline.models.registry import VISION
-from ridgeline.pictures.preprocess import Preprocessing, read_picture, read_preprocessing
-from ridgeline.pictures.prompt import ImageTokens, before, with_images
+from ridgeline.engine.encoder_features import Features
+from ridgeline.media.images.preprocess import Preprocessing, read_picture, read_preprocessing
+from ridgeline.media.images.prompt import ImageTokens, before, with_images
 
 
 @dataclass(frozen=True, slots=True)

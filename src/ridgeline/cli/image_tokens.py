@@ -9,19 +9,19 @@ from typing import Any
 import torch
 import typer
 
-from ridgeline.checkpoint import Source
-from ridgeline.cli.drawing_settings import DrawingSettings
+from ridgeline.cli.console import counting_bar, loading_bar, say
+from ridgeline.cli.diffusion_settings import DrawingSettings
 from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
 from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_at
-from ridgeline.cli.process import INTERRUPTED
-from ridgeline.cli.terminal import counting_bar, loading_bar, say
-from ridgeline.document.numbers import say_seconds, three
+from ridgeline.cli.process_setup import INTERRUPTED
+from ridgeline.core.checkpoint import Source
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.host import threads_for
-from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
-from ridgeline.trace.doubt import Meanwhile
+from ridgeline.insight.trace.interference import Meanwhile
+from ridgeline.media.images.image_generator import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
+from ridgeline.util.document.humanize import say_seconds, three
+from ridgeline.util.host import threads_for
 
 
 def refuse(source: Source, given: Mapping[str, object]) -> None:

@@ -10,41 +10,41 @@ import torch
 import typer
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.checkpoint import open_source, read_config
-from ridgeline.checkpoint.embedding import read_embedding
-from ridgeline.checkpoint.source import catalogue_name
-from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
+from ridgeline.cli.console import say
 from ridgeline.cli.lab_exercise import exercise
 from ridgeline.cli.options import device_named, parse_tokens
-from ridgeline.cli.terminal import say
-from ridgeline.document.page import Document
-from ridgeline.document.svg import svg as draw_svg
-from ridgeline.document.terminal import show
+from ridgeline.core.checkpoint import open_source, read_config
+from ridgeline.core.checkpoint.embedding_config import read_embedding
+from ridgeline.core.checkpoint.source import catalogue_name
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.models import build, family_of
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.recipes import read_recipe, recipe_named
+from ridgeline.core.ops.number_formats import kv_format_named
 from ridgeline.engine import LLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.files import check_writable, write_whole
-from ridgeline.host import threads_for
-from ridgeline.lab import kv_cache as kv_cache_lab
-from ridgeline.lab import memory as memory_lab
-from ridgeline.lab import numbers as numbers_lab
-from ridgeline.lab import phases as phases_lab
-from ridgeline.lab import queen as queen_lab
-from ridgeline.lab import sampling as sampling_lab
-from ridgeline.lab.cache import changed
-from ridgeline.lab.exercise import EXERCISES
-from ridgeline.lab.experiment import Experiment
-from ridgeline.lab.experiments import EXPERIMENTS
-from ridgeline.lab.inside import STORY, in_fp32
-from ridgeline.lab.ledger import Ledger
-from ridgeline.models import build, family_of
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.recipes import read_recipe, recipe_named
-from ridgeline.ops.formats import kv_format_named
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.learn.lab import kv_cache as kv_cache_lab
+from ridgeline.learn.lab import prefill_decode as phases_lab
+from ridgeline.learn.lab import queen as queen_lab
+from ridgeline.learn.lab import sampling_from_scratch as sampling_lab
+from ridgeline.learn.lab import statement_report as numbers_lab
+from ridgeline.learn.lab import users_per_gpu as memory_lab
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.exercise import EXERCISES
+from ridgeline.learn.lab.experiment import Experiment
+from ridgeline.learn.lab.experiments import EXPERIMENTS
+from ridgeline.learn.lab.instrumented_model import STORY, in_fp32
+from ridgeline.learn.lab.simple_kv_cache import changed
+from ridgeline.price.device import Device
+from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan.device_memory import memory_of
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.util.document.elements import Document
+from ridgeline.util.document.svg import svg as draw_svg
+from ridgeline.util.document.terminal_renderer import show
+from ridgeline.util.files import check_writable, write_whole
+from ridgeline.util.host import threads_for
 
 lab = typer.Typer(
     help="""Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.files import check_writable, write_whole
-from ridgeline.lab.exercise import EXERCISES, Exercise, check, read_function, stub_of
+from ridgeline.learn.lab.exercise import EXERCISES, Exercise, check, read_function, stub_of
+from ridgeline.util.files import check_writable, write_whole
 
 
 def exercise(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli.options import parse_bytes, parse_seconds
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 _BYTES, _SECONDS = "_bytes", "_seconds"
 

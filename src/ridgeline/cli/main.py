@@ -10,8 +10,8 @@ import typer
 
 from ridgeline.cli.examples import TAGLINE, first_lines
 from ridgeline.cli.help import WIDEST, PlainCommand, PlainGroup
-from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
-from ridgeline.version import __version__
+from ridgeline.cli.process_setup import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
+from ridgeline.util.version import __version__
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name; beside it stands
 # what it says of itself. Only the one that is asked for is imported: a plan should not wait for what traces and
@@ -162,8 +162,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _known(error: BaseException) -> tuple[str, int]:
     """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
-    from ridgeline.host import out_of_memory
-    from ridgeline.models.common.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
+    from ridgeline.core.models.common.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
+    from ridgeline.util.host import out_of_memory
 
     if isinstance(error, _UsageError):
         command = error.ctx.command_path if error.ctx is not None else "ridgeline"
@@ -184,7 +184,7 @@ def _known(error: BaseException) -> tuple[str, int]:
 def _in_words(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
-    from ridgeline.cli.terminal import shortened
+    from ridgeline.cli.console import shortened
 
     if error.filename is None:
         return f"the output cannot be written: {error.strerror}; free some space or send it elsewhere"
@@ -192,7 +192,7 @@ def _in_words(error: OSError) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from ridgeline.cli.terminal import one_line
+    from ridgeline.cli.console import one_line
 
     print(f"ridgeline: {one_line(message)}", file=sys.stderr)
     sys.exit(code)

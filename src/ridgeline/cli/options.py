@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint.source import taken_of_two
-from ridgeline.cli.terminal import say
-from ridgeline.host import check_threads
-from ridgeline.ops.formats import FORMATS
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.device import Device
-from ridgeline.text.reasoning import BY_PARSER
-from ridgeline.times import parse_time
+from ridgeline.cli.console import say
+from ridgeline.core.checkpoint.source import taken_of_two
+from ridgeline.core.ops.number_formats import FORMATS
+from ridgeline.core.text.reasoning import BY_PARSER
+from ridgeline.price.device import Device
+from ridgeline.price.devices import load_card
+from ridgeline.util.host import check_threads
+from ridgeline.util.times import parse_time
 
 if TYPE_CHECKING:
     import torch
@@ -365,7 +365,10 @@ def device_named(name: str, threads: int | None = None) -> Device:
     kind, _, number = name.partition(":")
     if name != "this" and kind != "cuda":
         return load_card(name)
-    from ridgeline.calibrate.this import this_accelerator, this_device  # what measures is loaded only to measure
+    from ridgeline.insight.calibrate.local_device import (  # what measures is loaded only to measure
+        this_accelerator,
+        this_device,
+    )
 
     if name == "this":
         return this_device(threads, estimate=True)
@@ -381,7 +384,7 @@ def device_at(place: "torch.device") -> Device:
         from torch import get_num_threads
 
         return device_named("this", get_num_threads())
-    from ridgeline.calibrate.this import this_accelerator
+    from ridgeline.insight.calibrate.local_device import this_accelerator
 
     return this_accelerator(place.index or 0, estimate=True)
 

@@ -4,13 +4,13 @@ import json
 
 import typer
 
-from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.page_export import export
-from ridgeline.page.cards import cards_table
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.cards import cards as catalogue
+from ridgeline.core.checkpoint.source import catalogue_name, open_source
+from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.price.devices import cards as catalogue
 
 page = typer.Typer(
     help="The page in a browser as one file, and what it is fed with: prices as tables.",

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.cli.console import counting_bar, rough_time, say, status
 from ridgeline.cli.options import device_named
-from ridgeline.cli.terminal import counting_bar, rough_time, say, status
+from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.engine.llm import LLM
-from ridgeline.files import check_new, check_writable, write_whole
-from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
-from ridgeline.page.document import exported
-from ridgeline.page.recorder import record
-from ridgeline.page.recording import RECORDED, VERSION
-from ridgeline.page.tables import Stored, model_table
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.untrusted import read_object
+from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
+from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.recorder import record
+from ridgeline.learn.page.request_recording import RECORDED, VERSION
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.util.files import check_new, check_writable, write_whole
+from ridgeline.util.untrusted import read_object
 
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
 MODEL, _PROMPT = "tales", "Once upon a time, there was a little dog named"
@@ -88,8 +88,8 @@ def export(
 
 def _recorded() -> dict[str, Any]:
     """Record runs of the engine and of a pipeline on this machine."""
-    from ridgeline.page.recorded import RUNS, recorded_runs  # models are loaded only to record them
-    from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
+    from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+    from ridgeline.learn.page.recordings import RUNS, recorded_runs  # models are loaded only to record them
 
     say("recording runs of the engine and pictures on this machine")
     with status("recording"):

@@ -3,9 +3,8 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.checkpoint.embedding import read_embedding
-from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.console import say
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
@@ -26,21 +25,22 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.cli.terminal import say
-from ridgeline.document.terminal import show
-from ridgeline.models import family_of
-from ridgeline.roofline.cards import cards
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan import Plan, make_plan
-from ridgeline.roofline.plan.case import Beside, ModelCache
-from ridgeline.roofline.plan.compare_page import compare_document
-from ridgeline.roofline.plan.comparison import Comparison, compare
-from ridgeline.roofline.plan.export import comparison_json, plan_json
-from ridgeline.roofline.plan.page import SECTIONS, plan_document, short_document
-from ridgeline.roofline.prices import priced
+from ridgeline.core.checkpoint.embedding_config import read_embedding
+from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.models import family_of
+from ridgeline.price.device import Device
+from ridgeline.price.devices import cards
+from ridgeline.price.hourly_prices import priced
+from ridgeline.price.plan import Plan, make_plan
+from ridgeline.price.plan.comparison import Comparison, compare
+from ridgeline.price.plan.comparison_document import compare_document
+from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_document
+from ridgeline.price.plan.plan_export import comparison_json, plan_json
+from ridgeline.price.plan.scenario import Beside, ModelCache
+from ridgeline.util.document.terminal_renderer import show
 
 if TYPE_CHECKING:
-    from ridgeline.simulate.tail import Tail
+    from ridgeline.insight.simulate.tail_latency import Tail
 
 
 @with_flags
@@ -72,7 +72,7 @@ def plan(
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
         _refuse_short(source.title, shown)
-        from ridgeline.cli.plan_pictures import plan_pictures  # a language model's plan does not wait for what draws
+        from ridgeline.cli.plan_diffusion import plan_pictures  # a language model's plan does not wait for what draws
 
         plan_pictures(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
         return
@@ -112,7 +112,7 @@ def _tail(made: Plan) -> "Tail | None":
     that are not simulated."""
     if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
         return None
-    from ridgeline.simulate.tail import tail_of  # a plan without a demand does not wait for the engine
+    from ridgeline.insight.simulate.tail_latency import tail_of  # a plan without a demand does not wait for the engine
 
     return tail_of(made.serving, made.demand, made.fleet)
 

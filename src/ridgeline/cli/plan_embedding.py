@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 
-from ridgeline.checkpoint.embedding import Embedding, pooled
-from ridgeline.checkpoint.source import Source
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import (
     MoneyFlags,
@@ -19,16 +17,18 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.document.terminal import show
-from ridgeline.models import family_of
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.plan.embedding import embedding_plan
-from ridgeline.roofline.plan.embedding_comparison import (
+from ridgeline.core.checkpoint.embedding_config import Embedding, pooled
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.models import family_of
+from ridgeline.price.plan.embedding_comparison import (
     compare_embedding,
     compare_embedding_document,
     compare_embedding_json,
 )
-from ridgeline.roofline.plan.embedding_page import SECTIONS, embedding_document, embedding_json
+from ridgeline.price.plan.embedding_document import SECTIONS, embedding_document, embedding_json
+from ridgeline.price.plan.embedding_plan import embedding_plan
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.util.document.terminal_renderer import show
 
 
 def plan_embedding(

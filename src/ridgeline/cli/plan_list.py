@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ridgeline.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
-from ridgeline.document.numbers import gib
-from ridgeline.document.page import Document, Paragraph, Row, Table, columns
-from ridgeline.roofline.cards import cards
-from ridgeline.roofline.prices import snapshots
+from ridgeline.core.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
+from ridgeline.price.devices import cards
+from ridgeline.price.hourly_prices import snapshots
+from ridgeline.util.document.elements import Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import gib
 
 
 def list_json() -> dict[str, Any]:

@@ -5,15 +5,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ridgeline.checkpoint.adapter import adapt, read_adapters
-from ridgeline.checkpoint.source import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
-from ridgeline.models import family_of
-from ridgeline.roofline.card_names import nearest
-from ridgeline.roofline.cards import cards, names
-from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.engine_profile import (
+from ridgeline.core.checkpoint.adapter import adapt, read_adapters
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.models import family_of
+from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.price.device import Device, HourlyPrice
+from ridgeline.price.device_aliases import nearest
+from ridgeline.price.devices import cards, names
+from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
     engines,
@@ -21,12 +22,11 @@ from ridgeline.roofline.engine_profile import (
     usual_engine,
     with_own_attention,
 )
-from ridgeline.roofline.plan import Demand, Setup, Workload
-from ridgeline.roofline.plan.case import Beside
-from ridgeline.roofline.plan.comparison import Unpriced
-from ridgeline.roofline.plan.page import SECTIONS, check_sections
-from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
-from ridgeline.traffic.slo import parse_slo
+from ridgeline.price.hourly_prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
+from ridgeline.price.plan import Demand, Setup, Workload
+from ridgeline.price.plan.comparison import Unpriced
+from ridgeline.price.plan.plan_document import SECTIONS, check_sections
+from ridgeline.price.plan.scenario import Beside
 
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.checkpoint import open_source
-from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.cli import options
-from ridgeline.cli.terminal import loading_bar, one_line, say, say_warnings
-from ridgeline.document.numbers import gb, say_gb
-from ridgeline.models.common.recipes import costly_format
+from ridgeline.cli.console import loading_bar, one_line, say, say_warnings
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
+from ridgeline.core.models.common.recipes import costly_format
+from ridgeline.util.document.humanize import gb, say_gb
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
 _OUT = "The folder to write, which is not there yet."

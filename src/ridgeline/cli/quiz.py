@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.terminal import say
-from ridgeline.guide.numbers import read_lock
-from ridgeline.guide.quiz import Question, number_in, read_quizzes
+from ridgeline.cli.console import say
+from ridgeline.learn.guide.guide_numbers import read_lock
+from ridgeline.learn.guide.quizzes import Question, number_in, read_quizzes
 
 _LETTERS = "abcd"
 

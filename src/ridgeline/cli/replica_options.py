@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ridgeline.cli.options import parse_seconds
-from ridgeline.host import available_memory, cores
-from ridgeline.traffic.scaling import Scaling
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.util.host import available_memory, cores
 
 if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
     from ridgeline.engine.engine_settings import EngineSettings

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import Source, open_source
-from ridgeline.checkpoint.loading import Loading, read_anew
 from ridgeline.cli import options
+from ridgeline.cli.console import clean, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.kernels import say_slower
+from ridgeline.cli.missing_kernels import say_slower
 from ridgeline.cli.options import device_under
 from ridgeline.cli.replica_options import BatchFleet
-from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
-from ridgeline.cli.terminal import clean, say, silence
-from ridgeline.document.numbers import gb, say_gb, say_seconds, three
+from ridgeline.cli.text_request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
+from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint.load_report import Loading, read_anew
+from ridgeline.core.text import Tokenizer
 from ridgeline.engine import LLM, Completion, SamplingParams
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.result import Choice
-from ridgeline.engine.sampling.row import Sampled
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.loading import cold_start, disks
-from ridgeline.text import Tokenizer
-from ridgeline.trace.account import Account, Throughput, verdict
+from ridgeline.engine.sampling.sample_row import Sampled
+from ridgeline.insight.trace.run_stats import Account, Throughput, verdict
+from ridgeline.price.cold_start import cold_start, disks
+from ridgeline.price.devices import load_card
+from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
 
 if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
@@ -128,7 +128,7 @@ def run(
 
 def _run_batch(others: dict[str, Any], *asked: Any) -> None:
     """As run_batch, but for what says something about one prompt, where every line of a file says it for itself."""
-    from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
+    from ridgeline.cli.batch_run import run_batch  # a prompt need not wait for what a server needs
 
     for name, value in others.items():
         if value is not None and value is not False:

@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import Source, open_source
-from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.cli import options
+from ridgeline.cli.console import loading_bar
 from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
+from ridgeline.cli.missing_kernels import slower
 from ridgeline.cli.options import device_named, device_under
 from ridgeline.cli.plan_options import given_flags
-from ridgeline.cli.request import draws_too
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
 from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
 from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
-from ridgeline.cli.terminal import loading_bar
-from ridgeline.document.numbers import three
-from ridgeline.document.printable import printable
+from ridgeline.cli.text_request import draws_too
+from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint.weight_loader import weight_bytes
+from ridgeline.core.models import build_to_run
 from ridgeline.engine import placement
-from ridgeline.host import check_threads, cores, return_freed_memory, threads_for
-from ridgeline.models import build_to_run
 from ridgeline.server.http.auth import read_keys
-from ridgeline.server.serve import Model, Servable, Served, run_server
+from ridgeline.server.lifecycle import Model, Servable, Served, run_server
+from ridgeline.server.server_settings import ServerSettings, is_loopback
 from ridgeline.server.service import Engines
-from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
+from ridgeline.util.document.humanize import three
+from ridgeline.util.document.printable import printable
+from ridgeline.util.host import check_threads, cores, return_freed_memory, threads_for
 
 if TYPE_CHECKING:  # a language model's server does not wait for what draws
+    from ridgeline.server.images.diffusion_engine import Drawer
+    from ridgeline.server.images.served_images import ServedPictures
     from ridgeline.server.multi_model import ServedTogether, Together
-    from ridgeline.server.pictures.drawer import Drawer
-    from ridgeline.server.pictures.serving import ServedPictures
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -299,7 +299,7 @@ def _given(flags: Any) -> dict[str, Any]:
 
 def served_pictures(models: Sequence[Source], threads: int | None) -> "ServedPictures":
     """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
-    from ridgeline.server.pictures.serving import ServedPictures
+    from ridgeline.server.images.served_images import ServedPictures
 
     if threads is not None:
         check_threads(threads)
@@ -354,7 +354,7 @@ def _say_draws(model: Source) -> None:
 
 
 def _drawing_limits(settings: ServerSettings) -> str:
-    from ridgeline.server.pictures.service import QUEUED_REQUESTS
+    from ridgeline.server.images.image_service import QUEUED_REQUESTS
 
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     return (

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import Setup
-from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.server.serve import Served
-from ridgeline.simulate.served import CHAT_TEMPLATE, MAKER, served_machine, without_text
+from ridgeline.core.checkpoint import Source
+from ridgeline.insight.simulate.priced_engine import CHAT_TEMPLATE, MAKER, served_machine, without_text
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.deployment_plan import check_devices
+from ridgeline.price.plan.scenario import Setup
+from ridgeline.server.lifecycle import Served
 
 _priced = options.panel("Without a model")
 _COMPUTES = (

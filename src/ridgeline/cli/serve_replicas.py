@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.replica_options import CALM, EVERY, beside, check_cores, check_count, check_of_scale, scaling_of
+from ridgeline.core.checkpoint import Source
 from ridgeline.engine import placement
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.worker.place import Place
-from ridgeline.server.serve import Served
-from ridgeline.traffic.routers import router_named
-from ridgeline.traffic.scaling import Scaling
+from ridgeline.engine.worker.process_handle import Place
+from ridgeline.insight.traffic.routers import router_named
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.server.lifecycle import Served
 
 if TYPE_CHECKING:  # a server of one engine does not wait for what several need
     from ridgeline.server.replicas.ray_cluster import RayCluster, Share
-    from ridgeline.server.replicas.serving import ServedReplicas
+    from ridgeline.server.replicas.served_replicas import ServedReplicas
 
 _replicas = options.panel("Replicas")
 
@@ -101,7 +101,7 @@ def most_replicas(flags: ReplicaFlags) -> int:
 def served_replicas(served: Served, flags: ReplicaFlags, cluster: "RayCluster", share: "Share") -> "ServedReplicas":
     """What is served, on a cluster. served: as one engine would be."""
     from ridgeline.server.replicas.ray_cluster import RayPlace
-    from ridgeline.server.replicas.serving import ServedReplicas
+    from ridgeline.server.replicas.served_replicas import ServedReplicas
 
     settings, scaling = served.settings or EngineSettings(), flags.scaling()
     if flags.ray_address is None and not (share.cards or served.maker):

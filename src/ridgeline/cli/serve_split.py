@@ -5,24 +5,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ridgeline.checkpoint import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds
 from ridgeline.cli.replica_options import beside, check_cores, pair
 from ridgeline.cli.serve_replicas import ReplicaFlags
+from ridgeline.core.checkpoint import Source
+from ridgeline.core.models.common.model import Model
 from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.transfer.config import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.transfer.identity import check_transfer
-from ridgeline.engine.transfer.settings import PORT, TIMEOUT, KVTransfer, configured
-from ridgeline.engine.worker.place import ChildProcess, Place
-from ridgeline.models.common.model import Model
-from ridgeline.server.serve import Servable, Served
-from ridgeline.server.settings import is_loopback
-from ridgeline.traffic.routers import router_named
+from ridgeline.engine.worker.process_handle import ChildProcess, Place
+from ridgeline.insight.traffic.routers import router_named
+from ridgeline.server.lifecycle import Servable, Served
+from ridgeline.server.server_settings import is_loopback
 
 if TYPE_CHECKING:  # a server of one engine does not wait for what several need
-    from ridgeline.server.split import ServedSplit
+    from ridgeline.server.disaggregated import ServedSplit
 
 _split = options.panel("Prompts and answers apart")
 _ROLES = ("split", "kv_from", "kv_listen", "kv_transfer_config")
@@ -169,7 +169,7 @@ def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSett
 
 def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
     """What --split serves. one: the model as one engine has it."""
-    from ridgeline.server.split import ServedSplit
+    from ridgeline.server.disaggregated import ServedSplit
 
     prompts, answers = flags.counts()
     one = replace(one, settings=beside(one.settings or EngineSettings(), prompts + answers))
@@ -178,7 +178,7 @@ def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
         served = replace(one, transfer=asked, computing=computing)
         if answers == 1:
             return served
-        from ridgeline.server.replicas.serving import ServedReplicas
+        from ridgeline.server.replicas.served_replicas import ServedReplicas
 
         return ServedReplicas(served, answers, lambda _: ChildProcess(), lambda: router_named("least", 0), where=_where)
 

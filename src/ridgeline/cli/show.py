@@ -5,22 +5,22 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.checkpoint.adapter import Adapter, adapt, read_adapters
-from ridgeline.checkpoint.embedding import pooled, read_embedding
-from ridgeline.checkpoint.gguf_config import tensor_bytes
-from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
-from ridgeline.document import terminal
-from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
-from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
-from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.common.architecture_name import ArchitectureName, parse
-from ridgeline.models.common.embedder import Embedder
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.parameter_breakdown import Bill, bill, layers_of
-from ridgeline.models.common.recipes import Recipe, read_recipe
-from ridgeline.models.common.sizes import ModelSizes, sizes_of
-from ridgeline.ops.formats import format_of
+from ridgeline.core.checkpoint.adapter import Adapter, adapt, read_adapters
+from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
+from ridgeline.core.checkpoint.gguf_config import tensor_bytes
+from ridgeline.core.checkpoint.source import catalogue_name, open_source
+from ridgeline.core.models import Fields, ModelRefused, build, family_of
+from ridgeline.core.models.common.architecture_name import ArchitectureName, parse
+from ridgeline.core.models.common.embedder import Embedder
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import Bill, bill, layers_of
+from ridgeline.core.models.common.recipes import Recipe, read_recipe
+from ridgeline.core.models.common.sizes import ModelSizes, sizes_of
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.util.document import terminal_renderer
+from ridgeline.util.document.elements import Document, Facts, Row, Table, Tone, columns
+from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
@@ -52,7 +52,7 @@ def show(
     else:
         shown = document(fields, built, counted)
         tables = (_adapters(adapters, built, counted),) if adapters else ()
-        terminal.show(dataclasses.replace(shown, blocks=(*shown.blocks, *tables)))
+        terminal_renderer.show(dataclasses.replace(shown, blocks=(*shown.blocks, *tables)))
 
 
 def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:

@@ -8,43 +8,43 @@ from functools import partial
 
 import typer
 
-from ridgeline.checkpoint.embedding import read_embedding
-from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.console import say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
-from ridgeline.cli.process import FAILED
-from ridgeline.cli.simulate_beside import Beside, Trial
+from ridgeline.cli.process_setup import FAILED
 from ridgeline.cli.simulate_fleet import FleetFlags
 from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
 from ridgeline.cli.simulate_progress import SimulationProgress, run_count, simulation_progress
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.terminal import say
-from ridgeline.document.html import html
-from ridgeline.document.terminal import show
+from ridgeline.cli.simulate_worker import Beside, Trial
+from ridgeline.core.checkpoint.embedding_config import read_embedding
+from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.models import family_of
 from ridgeline.engine.scheduler import Limits
-from ridgeline.files import check_apart, check_new, check_writable, write_whole
-from ridgeline.host import cores
-from ridgeline.models import family_of
-from ridgeline.roofline.plan.case import ModelCache
-from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.simulate.adviser import SHARES, advise, option_in, trial
-from ridgeline.simulate.answer import document
-from ridgeline.simulate.asked import Asked
-from ridgeline.simulate.capacity import capacity
-from ridgeline.simulate.classes import check_classes
-from ridgeline.simulate.division import MAX_CARDS, check_comparable, divide
-from ridgeline.simulate.export import findings_json
-from ridgeline.simulate.findings import Findings
-from ridgeline.simulate.findings import simulate as simulated
-from ridgeline.simulate.front import parse_front
-from ridgeline.simulate.law import load_wall, loop_law
-from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.replica import Machine
-from ridgeline.simulate.run import Watch, run
-from ridgeline.simulate.together import together
-from ridgeline.traffic.offered import sizes_and_classes
+from ridgeline.insight.simulate.adviser import SHARES, advise, option_in, trial
+from ridgeline.insight.simulate.capacity import capacity
+from ridgeline.insight.simulate.colocated import together
+from ridgeline.insight.simulate.fleet_sizing import MAX_CARDS, check_comparable, divide
+from ridgeline.insight.simulate.load_law import load_wall, loop_law
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.serving_overhead import parse_front
+from ridgeline.insight.simulate.simulation import Watch, run
+from ridgeline.insight.simulate.simulation_export import findings_json
+from ridgeline.insight.simulate.simulation_findings import Findings
+from ridgeline.insight.simulate.simulation_findings import simulate as simulated
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_report import document
+from ridgeline.insight.simulate.slo_classes import check_classes
+from ridgeline.insight.traffic.offered import sizes_and_classes
+from ridgeline.price.plan.deployment_plan import check_devices
+from ridgeline.price.plan.scenario import ModelCache
+from ridgeline.util.document.html import html
+from ridgeline.util.document.terminal_renderer import show
+from ridgeline.util.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.util.host import cores
 
 _LONG = 3.0  # seconds that the runs at three prices take: from which a second process is worth its imports
 _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first

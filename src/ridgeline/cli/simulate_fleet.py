@@ -9,13 +9,13 @@ from typing import Annotated
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
 from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Case
-from ridgeline.simulate.fleet import Fleet, Split
-from ridgeline.simulate.replica import Machine
-from ridgeline.times import parse_time
-from ridgeline.traffic.routers import BLIND, router_named
-from ridgeline.traffic.scaling import Scaling
+from ridgeline.insight.simulate.replica import Machine
+from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.traffic.routers import BLIND, router_named
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.price.device import Device
+from ridgeline.price.plan.scenario import Case
+from ridgeline.util.times import parse_time
 
 _fleet = options.panel("Replicas")
 

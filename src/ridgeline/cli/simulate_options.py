@@ -7,16 +7,16 @@ from typing import Annotated
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Case
-from ridgeline.simulate.asked import PriceError, price_error
-from ridgeline.simulate.capacity import REQUESTS
-from ridgeline.simulate.classes import ATTAIN
-from ridgeline.simulate.front import parse_between
-from ridgeline.simulate.replica import NOTHING, Machine
-from ridgeline.simulate.require import Requirement, parse_requirement
-from ridgeline.simulate.setup import machine_of
-from ridgeline.traffic.slo import SLO, parse_slos
+from ridgeline.insight.simulate.capacity import REQUESTS
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.replica import NOTHING, Machine
+from ridgeline.insight.simulate.require import Requirement, parse_requirement
+from ridgeline.insight.simulate.serving_overhead import parse_between
+from ridgeline.insight.simulate.simulation_query import PriceError, price_error
+from ridgeline.insight.simulate.slo_classes import ATTAIN
+from ridgeline.insight.traffic.slo import SLO, parse_slos
+from ridgeline.price.device import Device
+from ridgeline.price.plan.scenario import Case
 
 _engine, _judged, _output = map(options.panel, ("Engine", "What is judged", "Output"))
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, product
 
+from ridgeline.cli.console import changing_line, err, rough_time, say
 from ridgeline.cli.simulate_options import JudgedFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.terminal import changing_line, err, rough_time, say
-from ridgeline.simulate.adviser import BUDGETS, PLACES, SHARES
-from ridgeline.simulate.asked import Asked
-from ridgeline.simulate.division import CARDS, REPLICAS
-from ridgeline.simulate.log import Log
-from ridgeline.simulate.run import Watch, run
-from ridgeline.traffic.offered import Offered
-from ridgeline.traffic.trace import read_trace
+from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES
+from ridgeline.insight.simulate.fleet_sizing import CARDS, REPLICAS
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulation import Watch, run
+from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.traffic.offered import Offered
+from ridgeline.insight.traffic.workload_trace import read_trace
 
 _FEW = 6000  # requests of all runs that take no time worth an estimate
 _SAMPLE = 0.4  # seconds of a run from which the time of all of it is estimated

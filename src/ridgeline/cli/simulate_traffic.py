@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_nanoseconds
-from ridgeline.simulate.capacity import REQUESTS
-from ridgeline.traffic import arrivals
-from ridgeline.traffic.conversations import Conversations, Questions
-from ridgeline.traffic.lengths import Fixed, Lengths, parse_lengths
-from ridgeline.traffic.offered import (
+from ridgeline.insight.simulate.capacity import REQUESTS
+from ridgeline.insight.traffic import arrivals
+from ridgeline.insight.traffic.conversations import Conversations, Questions
+from ridgeline.insight.traffic.lengths import Fixed, Lengths, parse_lengths
+from ridgeline.insight.traffic.offered import (
     SPREAD,
     Offered,
     OpenLoop,
@@ -25,8 +25,8 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
-from ridgeline.traffic.profile import parse_profile, shaped
-from ridgeline.traffic.trace import TraceRequest, read_trace
+from ridgeline.insight.traffic.profile import parse_profile, shaped
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # of requests that are drawn, where nothing says when to end
 _BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}  # of numbers

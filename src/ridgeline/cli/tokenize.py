@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
-from ridgeline.cli.terminal import read_text
-from ridgeline.text import Piece, density, pieces
+from ridgeline.cli.console import read_text
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.text import Piece, density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
 

@@ -10,14 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint.embedding import pooled, read_embedding
-from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.console import say, status
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_at, device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of, given_flags
-from ridgeline.cli.request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
-from ridgeline.cli.terminal import say, status
+from ridgeline.cli.text_request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.trace_options import (
     Drawing,
     Files,
@@ -27,23 +25,25 @@ from ridgeline.cli.trace_options import (
     refuse_of_texts,
     traced_on,
 )
-from ridgeline.document.terminal import show
+from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
+from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models.common.parameter_breakdown import layers_of
-from ridgeline.roofline.engine_profile import usual_engine
-from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.trace.priced import PricedTrace, priced_trace
-from ridgeline.trace.request import Subject, Wanted, check
-from ridgeline.trace.request import trace as trace_request
-from ridgeline.trace.views.export import to_csv, to_json
-from ridgeline.trace.views.perfetto import to_perfetto
-from ridgeline.trace.views.priced import WIDTH as PRICED_WIDTH
-from ridgeline.trace.views.priced import priced_document, priced_json
-from ridgeline.trace.views.roofline import ledger_roofline
-from ridgeline.trace.views.story import WIDTH, Shown, story
-from ridgeline.trace.views.summary import summary as summary_of
+from ridgeline.insight.trace.priced_trace import PricedTrace, priced_trace
+from ridgeline.insight.trace.request_trace import Subject, Wanted, check
+from ridgeline.insight.trace.request_trace import trace as trace_request
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.perfetto import to_perfetto
+from ridgeline.insight.trace.views.priced_report import WIDTH as PRICED_WIDTH
+from ridgeline.insight.trace.views.priced_report import priced_document, priced_json
+from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.insight.trace.views.trace_export import to_csv, to_json
+from ridgeline.insight.trace.views.trace_summary import summary as summary_of
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.deployment_plan import check_devices
+from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.util.document.terminal_renderer import show
 
 _LOOK, _PRICED = "Look inside", "Priced alone"
 _ATTENTION = (
@@ -244,7 +244,7 @@ def _show_drawn(
     as_json: bool,
 ) -> None:
     """Trace what a pipeline draws and show it. Raises ValueError."""
-    from ridgeline.cli.trace_picture import Asked, show_picture  # a language model's trace does not wait for it
+    from ridgeline.cli.trace_diffusion import Asked, show_picture  # a language model's trace does not wait for it
 
     looks = given_flags(look, "layer", "attention")
     drawn = given_flags(sampling, "seed")

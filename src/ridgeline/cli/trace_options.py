@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ridgeline.cli.drawing_options import SECOND_GUIDANCE
-from ridgeline.cli.terminal import say
-from ridgeline.document.page import Figure
-from ridgeline.document.svg import svg
+from ridgeline.cli.console import say
+from ridgeline.cli.diffusion_options import SECOND_GUIDANCE
 from ridgeline.engine.placement import device_named as placed
-from ridgeline.files import check_apart, check_writable, write_whole
-from ridgeline.trace.card import card_clock
-from ridgeline.trace.timeline import Clock
+from ridgeline.insight.trace.gpu_measurement import card_clock
+from ridgeline.insight.trace.timeline import Clock
+from ridgeline.util.document.elements import Figure
+from ridgeline.util.document.svg import svg
+from ridgeline.util.files import check_apart, check_writable, write_whole
 
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:

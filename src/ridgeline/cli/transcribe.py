@@ -11,18 +11,18 @@ from typing import Annotated, Any, Final, cast, get_args
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ridgeline.audio.recording import Recording
-from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
+from ridgeline.cli.console import clean, err
 from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.terminal import clean, err
-from ridgeline.document.printable import printable
+from ridgeline.core.checkpoint import open_source
 from ridgeline.engine import AsyncLLM
-from ridgeline.speech.formats import as_json as transcript_json
-from ridgeline.speech.formats import line, srt, vtt
-from ridgeline.speech.transcriber import Options, Transcriber, Transcript, Window
-from ridgeline.speech.vocabulary import SpeechVocabulary, Task
+from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
+from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript, Window
+from ridgeline.media.speech.transcript_formats import as_json as transcript_json
+from ridgeline.media.speech.transcript_formats import line, srt, vtt
+from ridgeline.util.document.printable import printable
 
 _MODEL = "The folder of a speech model, such as Whisper's, or its id in the Hugging Face cache; none is built in."
 _TIMESTAMPS = (

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
+from ridgeline.cli.console import clean, one_line, read_text, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import say_which
-from ridgeline.cli.request import SOUND, SamplingFlags, check_room, load, say_unfollowed
-from ridgeline.cli.terminal import clean, one_line, read_text, say
+from ridgeline.cli.text_request import SOUND, SamplingFlags, check_room, load, say_unfollowed
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.models import SPEECH, family_of
 from ridgeline.engine import Completion, EngineSettings, SamplingParams
-from ridgeline.models import SPEECH, family_of
 
 BUILTIN = "translate"
 _TEXTS = "What to translate, each text by itself; - reads standard input, a text a line."

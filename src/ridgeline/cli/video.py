@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import drawing_options as drawing
+from ridgeline.cli import diffusion_options as drawing
 from ridgeline.cli import options
-from ridgeline.cli.drawing_settings import OFF, DrawingSettings
-from ridgeline.cli.image_drawing import draw
+from ridgeline.cli.console import silence
+from ridgeline.cli.diffusion_run import draw
+from ridgeline.cli.diffusion_settings import OFF, DrawingSettings
 from ridgeline.cli.image_files import clips
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
-from ridgeline.cli.terminal import silence
-from ridgeline.diffusion.clip_file import FPS
-from ridgeline.diffusion.geometry import Size
-from ridgeline.diffusion.request import DiffusionRequest
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.video_file import FPS
 
 _FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
 _FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."

@@ -1,9 +1,9 @@
 """The engine: many requests, one model, steps.
 
 A request's way: `llm.py` (a script) or `async_llm.py` (a server) -> `engine.py` -> `scheduler.py` over `kv/` makes a
-`step_plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py` ->
-`transcript.py` makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a folder.
-`worker/` steps an engine for somebody else, in a thread or a process.
+`step_plan.py` -> `runner.py` turns it into a `batch_builder.py` and runs the model -> `sampling/` -> `events.py` ->
+`output_processor.py` makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a
+folder. `worker/` steps an engine for somebody else, in a thread or a process.
 
 What decides (requests, scheduler, plans, pages) imports without torch: a simulation needs no more.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ridgeline.engine.llm import LLM
     from ridgeline.engine.params import SamplingParams
     from ridgeline.engine.result import Choice, Completion
-    from ridgeline.engine.structured import StructuredOutputs
+    from ridgeline.engine.structured_output_params import StructuredOutputs
 
 _HOMES = {
     "LLM": "llm",
@@ -26,7 +26,7 @@ _HOMES = {
     "Completion": "result",
     "EngineSettings": "engine_settings",
     "SamplingParams": "params",
-    "StructuredOutputs": "structured",
+    "StructuredOutputs": "structured_output_params",
 }
 
 __all__ = ["LLM", "AsyncLLM", "Choice", "Completion", "EngineSettings", "SamplingParams", "StructuredOutputs"]

@@ -12,18 +12,16 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import structs
 
+from ridgeline.engine.encoder_features import EncoderInput, Features
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
+from ridgeline.engine.output_processor import with_text
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.engine.texts import Prompt, Texts, checked
-from ridgeline.engine.transcript import with_text
-from ridgeline.engine.worker.inspector import Questions
-from ridgeline.engine.worker.loop import EngineThread
-from ridgeline.engine.worker.messages import (
+from ridgeline.engine.text_processor import Prompt, Texts, checked
+from ridgeline.engine.worker.engine_messages import (
     Abort,
     Add,
     Added,
@@ -46,7 +44,9 @@ from ridgeline.engine.worker.messages import (
     Transferred,
     Watch,
 )
-from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.engine_process import EngineProcess
+from ridgeline.engine.worker.inspector import Questions
+from ridgeline.engine.worker.loop import EngineThread
 
 Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does without
-    from ridgeline.models.common.model import PlacedRows
+    from ridgeline.core.models.common.model import PlacedRows
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ridgeline.engine.events import TokenEvent
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.request import Finish, Request
-from ridgeline.engine.sampling.row import Outcome, Sampled
+from ridgeline.engine.sampling.sample_row import Outcome, Sampled
 from ridgeline.engine.step_plan import PlanItem
 
 _LAST = (0,)

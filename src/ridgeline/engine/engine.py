@@ -1,6 +1,6 @@
 """The engine: add requests, take steps. Token ids in, token events out; the caller's thread does the work.
 
-A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a transcript's (transcript.py).
+A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a transcript's (output_processor.py).
 """
 
 import random
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
+from ridgeline.core.ops.work import TOKENS, Reach
 from ridgeline.engine.bounds import Bounds
+from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent, fault
 from ridgeline.engine.failure_isolation import FailureIsolation
-from ridgeline.engine.features import PlacedImages
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.kv.prefix import namespace_of
-from ridgeline.engine.outcomes import OutcomeProcessor
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import Tokens
 from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing
-from ridgeline.engine.sampling.row import History, Outcome, SampleRow
-from ridgeline.engine.sampling.rows import SampleRows
+from ridgeline.engine.request_updater import OutcomeProcessor
+from ridgeline.engine.sampling.plan_rows import SampleRows
+from ridgeline.engine.sampling.sample_row import History, Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.structured import GuideStats
+from ridgeline.engine.structured_output_params import GuideStats
 from ridgeline.engine.token_rules import RuleGuide
-from ridgeline.host import out_of_memory
-from ridgeline.ops.work import TOKENS, Reach
+from ridgeline.util.host import out_of_memory
 
 if TYPE_CHECKING:
-    from ridgeline.engine.guidance import Guide, Guides
+    from ridgeline.core.models.common.model import PlacedRows
     from ridgeline.engine.speculation.speculator import Speculator
-    from ridgeline.models.common.model import PlacedRows
+    from ridgeline.engine.structured_output import Guide, Guides
 
 Observer = Callable[[StepRecord], None]
 WALL_CLOCK: Callable[[], int] = time.perf_counter_ns

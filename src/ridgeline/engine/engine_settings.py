@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.engine.ranks import MOST_RANKS
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.settings import Speculation
+from ridgeline.engine.speculation.config import Speculation
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.ops.work import Work
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
-from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow, Scored
+from ridgeline.engine.sampling.sample_row import Outcome, PromptLogprob, Sampled, SampleRow, Scored
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.ops.work import Work
 
 PromptLogprobs = tuple[PromptLogprob | None, ...]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ridgeline.engine.features import Features
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import token_ids
 

@@ -6,18 +6,18 @@ from typing import Any, Self, overload
 
 import torch
 
-from ridgeline.checkpoint.fill import Progress
-from ridgeline.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.core.models import ModelRefused
 from ridgeline.engine.bounds import numbered
+from ridgeline.engine.encoder_features import Features
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event
-from ridgeline.engine.features import Features
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import Loaded, load_with_threads
-from ridgeline.engine.texts import Messages, Prompt, checked
-from ridgeline.models import ModelRefused
+from ridgeline.engine.text_processor import Messages, Prompt, checked
 
 
 class TextEngine:

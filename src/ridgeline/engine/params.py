@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.token_rules import TokenRules
 
 GREEDY_BELOW = 1e-5

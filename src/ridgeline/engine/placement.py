@@ -3,7 +3,7 @@
 import torch
 
 from ridgeline.backends import backend_of, priced_backend
-from ridgeline.ops.backend import Backend
+from ridgeline.core.ops.backend import Backend
 
 MEMORY_SHARE = 0.9
 """Of a card's memory that weights, a step, and keys and values take together, where no share is stated: as in vLLM."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.engine.features import PlacedImages
+from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.prompt_tokens import Tokens
-from ridgeline.engine.sampling.row import History, PromptLogprob
+from ridgeline.engine.sampling.sample_row import History, PromptLogprob
 from ridgeline.engine.token_rules import RuleGuide
 
 if TYPE_CHECKING:
-    from ridgeline.engine.guidance import Guide
+    from ridgeline.engine.structured_output import Guide
 
 NANOSECONDS = 1e-9
 

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends import prepared
-from ridgeline.engine.batch import BatchBuilder
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.backend import REFERENCE, Backend
+from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.core.ops.step_graphs import StepGraph, StepGraphs
+from ridgeline.engine.batch_builder import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.sampling import (
@@ -27,11 +32,6 @@ from ridgeline.engine.sampling import (
     sampler_of,
 )
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.backend import REFERENCE, Backend
-from ridgeline.ops.batch import Batch
-from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.step_graphs import StepGraph, StepGraphs
 
 HEAD_ROWS = 256
 """Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from ridgeline.engine.decode_fast_path import DecodeFastPath
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 

@@ -7,42 +7,42 @@ from typing import Any
 import torch
 
 from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
-from ridgeline.checkpoint import Source
-from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
-from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
-from ridgeline.checkpoint.fill import Progress, load_weights
-from ridgeline.checkpoint.loading import Loading
-from ridgeline.checkpoint.settling import settle_from_source
-from ridgeline.checkpoint.source import as_source
-from ridgeline.engine.bare import engine_around
+from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
+from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.embedding_config import Embedding, model_of, read_embedding
+from ridgeline.core.checkpoint.load_report import Loading
+from ridgeline.core.checkpoint.source import as_source
+from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
+from ridgeline.core.models import family_of
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.models.common.embedder import Embedder
+from ridgeline.core.models.common.fields import DivisionRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.recipes import costly_format
+from ridgeline.core.models.registry import drawer_of
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.core.ops.shard import Shard
+from ridgeline.core.text import ChatTemplates, Tokenizer
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.guidance import Guides
-from ridgeline.engine.kv_room import layout_with_room
+from ridgeline.engine.kv_budget import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import device_named
 from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.process import Followers, check_ranks
+from ridgeline.engine.ranks.rank_processes import Followers, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT
-from ridgeline.engine.speculation.setup import Draft, check_speculation, draft_of, speculator_of
-from ridgeline.engine.texts import Texts, load_texts
-from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
-from ridgeline.host import check_threads, threads_for
-from ridgeline.models import family_of
-from ridgeline.models.building import build_to_run
-from ridgeline.models.common.embedder import Embedder
-from ridgeline.models.common.fields import DivisionRefused
-from ridgeline.models.common.model import Model
-from ridgeline.models.common.recipes import costly_format
-from ridgeline.models.registry import drawer_of
-from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.shard import Shard
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.link import Link
-from ridgeline.roofline.price import Price
-from ridgeline.text import ChatTemplates, Tokenizer
+from ridgeline.engine.speculation.speculation_setup import Draft, check_speculation, draft_of, speculator_of
+from ridgeline.engine.structured_output import Guides
+from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
+from ridgeline.price.device import Device
+from ridgeline.price.interconnect import Link
+from ridgeline.price.price import Price
+from ridgeline.util.host import check_threads, threads_for
 
 
 @dataclass(frozen=True, slots=True)

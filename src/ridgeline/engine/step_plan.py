@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from ridgeline.engine.features import Features
-from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.ops.work import CAUSAL, LOGITS, Reach, Segment, Space, Work, adapter_space
+from ridgeline.core.ops.work import CAUSAL, LOGITS, Reach, Segment, Space, Work, adapter_space
+from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.kv.kv_cache_manager import PageCopy
 
 
 class Scoring(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.engine.structured import DeadEnd
+from ridgeline.engine.structured_output_params import DeadEnd
 
 Mask = NDArray[np.uint32]
 

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ridgeline.engine.worker.messages import EngineInfo
+from ridgeline.engine.worker.engine_messages import EngineInfo
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 MAX_RETRY_SECONDS = 60
 """Of Retry-After. openai-python gives up at more than 120."""

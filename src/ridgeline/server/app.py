@@ -12,24 +12,40 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.server.api.chat import ROUTE as CHAT
-from ridgeline.server.api.chat import chat_generation
-from ridgeline.server.api.chunks import Chunks
-from ridgeline.server.api.completions import ROUTE as COMPLETIONS
-from ridgeline.server.api.completions import completion_generation
-from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
-from ridgeline.server.api.generation import Gathered, gather
-from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.logprobs import PromptScores
-from ridgeline.server.api.model import ServedModel, no_such_model, served_model
-from ridgeline.server.api.response_request import ResponseFields
-from ridgeline.server.api.responses import ROUTE as RESPONSES
-from ridgeline.server.api.responses import response_generation
-from ridgeline.server.api.speech import SpeechApi
-from ridgeline.server.api.tokens import detokenize, rendered, tokenize
-from ridgeline.server.api.trace_text import ROUTE as TRACE
-from ridgeline.server.api.trace_text import TraceApi, traceable
-from ridgeline.server.api.vectors import (
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary
+from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
+from ridgeline.server.http.auth import HEALTH
+from ridgeline.server.http.body import read_object
+from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
+from ridgeline.server.http.event_stream import EventStream, Outbox
+from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.http.page_routes import page_routes
+from ridgeline.server.in_flight import Generation
+from ridgeline.server.routes.chat_completions import ROUTE as CHAT
+from ridgeline.server.routes.chat_completions import chat_generation
+from ridgeline.server.routes.completions import ROUTE as COMPLETIONS
+from ridgeline.server.routes.completions import completion_generation
+from ridgeline.server.routes.generation import Gathered, gather
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.routes.logprobs import PromptScores
+from ridgeline.server.routes.long_response import LongResponse
+from ridgeline.server.routes.request_fields import (
+    ChatFields,
+    CompletionFields,
+    DetokenizeFields,
+    TokenizeFields,
+    read_fields,
+)
+from ridgeline.server.routes.responses import ROUTE as RESPONSES
+from ridgeline.server.routes.responses import response_generation
+from ridgeline.server.routes.responses_to_chat import ResponseFields
+from ridgeline.server.routes.served_model import ServedModel, no_such_model, served_model
+from ridgeline.server.routes.stream_chunks import Chunks
+from ridgeline.server.routes.tokenization import detokenize, rendered, tokenize
+from ridgeline.server.routes.trace_text import ROUTE as TRACE
+from ridgeline.server.routes.trace_text import TraceApi, traceable
+from ridgeline.server.routes.transcriptions import SpeechApi
+from ridgeline.server.routes.vectors import (
     EMBEDDINGS,
     MAX_INPUTS,
     RERANK,
@@ -38,19 +54,9 @@ from ridgeline.server.api.vectors import (
     embeddings,
     rerank,
 )
-from ridgeline.server.api.written import LongResponse
-from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
-from ridgeline.server.http.auth import HEALTH
-from ridgeline.server.http.body import read_object
-from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
-from ridgeline.server.http.exchanges import IGNORED
-from ridgeline.server.http.page import page_routes
-from ridgeline.server.http.sse import EventStream, Outbox
-from ridgeline.server.in_flight import Generation
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
-from ridgeline.speech.vocabulary import SpeechVocabulary
-from ridgeline.version import __version__
+from ridgeline.util.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
 

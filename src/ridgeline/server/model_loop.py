@@ -1,6 +1,6 @@
 """ModelLoop: the thread of the server's own process in which models run, one step at a time.
 
-Whichever has had the fewest priced seconds is stepped next (turns.py), and has the whole processor meanwhile:
+Whichever has had the fewest priced seconds is stepped next (fair_queue.py), and has the whole processor meanwhile:
 two that ran at once would take each other's cores and caches, and neither would take what its price says. A step is not
 divided, so that each waits for one step of every other at a time.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from ridgeline.server.turns import Turns
+from ridgeline.server.fair_queue import Turns
 
 
 class Party(Protocol):

@@ -16,29 +16,29 @@ import msgspec
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.worker.engine_messages import Died, FromEngine, ToEngine
 from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
-from ridgeline.engine.worker.messages import Died, FromEngine, ToEngine
-from ridgeline.host import available_memory, threads_for
-from ridgeline.page.recorder import INSPECTOR
-from ridgeline.roofline.device import Device
+from ridgeline.learn.page.recorder import INSPECTOR
+from ridgeline.price.device import Device
 from ridgeline.server.admission import Queue
-from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.model import served_model
 from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, text_cards, text_routes
+from ridgeline.server.background_loading import Waiting, beside_the_loop
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.loading import Waiting, beside_the_loop
+from ridgeline.server.images.diffusion_engine import Drawer
+from ridgeline.server.images.image_app import PictureApi, picture_routes, writes_no_text
+from ridgeline.server.images.pipeline_names import Names
+from ridgeline.server.images.served_images import ServedPictures, picture_service, weight_bytes
+from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.images.video_routes import VideoApi
+from ridgeline.server.lifecycle import Served, Serving, service_of
 from ridgeline.server.model_loop import ModelLoop
-from ridgeline.server.pictures.app import PictureApi, picture_routes, writes_no_text
-from ridgeline.server.pictures.drawer import Drawer
-from ridgeline.server.pictures.jobs import Jobs
-from ridgeline.server.pictures.names import Names
-from ridgeline.server.pictures.serving import ServedPictures, picture_service, weight_bytes
-from ridgeline.server.pictures.videos import VideoApi
-from ridgeline.server.serve import Served, Serving, service_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.routes.served_model import served_model
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
+from ridgeline.util.host import available_memory, threads_for
 
 logger = logging.getLogger(__name__)
 

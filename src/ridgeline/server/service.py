@@ -10,8 +10,8 @@ from typing import Protocol
 from ridgeline.engine.async_llm import StepObserver, Take
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.texts import Texts
-from ridgeline.engine.worker.messages import EngineInfo, StepReport
+from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest

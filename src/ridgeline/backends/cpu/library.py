@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.backends.cpu.sources import unusable
+from ridgeline.backends.cpu.kernel_sources import unusable
 from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
-from ridgeline.ops.matrix.operands import DTYPES, Operands
+from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
@@ -74,7 +74,8 @@ class Library:
 
     @property
     def recording(self) -> list[Call] | None:
-        """Where this thread's calls are kept as it makes them, for a Recording (recording.py); None for nowhere."""
+        """Where this thread's calls are kept as it makes them, for a Recording (call_recording.py); None for
+        nowhere."""
         return self._kept.calls
 
     @recording.setter

@@ -8,7 +8,7 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p, pointe
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.operands import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands
+from ridgeline.core.ops.matrix.operands import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands
 
 CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
 """What a matrix's numbers may be coded as, each by its number in Code of native/kernels.h."""

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from torch import nn
 
-from ridgeline.backends.cuda.coverage import attends
-from ridgeline.models.common.model import Model
-from ridgeline.ops.attention import Attention
-from ridgeline.ops.backend import ReplayShape
-from ridgeline.ops.experts import Experts
-from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.recurrence import Recurrence
-from ridgeline.ops.work import ENCODER, Work
+from ridgeline.backends.cuda.cuda_coverage import attends
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.backend import ReplayShape
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.recurrence import Recurrence
+from ridgeline.core.ops.work import ENCODER, Work
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
 """The buckets of decode steps that are captured: a batch runs as the next larger one. The kernels of a batch larger

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from ridgeline.ops.backend import Backend
-from ridgeline.ops.kv import KVGroup
-from ridgeline.ops.layer_pages import LayerPages
-from ridgeline.ops.paged import Pages
-from ridgeline.ops.paged_state import StatePages
+from ridgeline.core.ops.backend import Backend
+from ridgeline.core.ops.kv_layout import KVGroup
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_state import StatePages
 
 
 class ReferenceBackend(Backend):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ridgeline.engine.features import EncoderInput, Features
+from ridgeline.engine.encoder_features import EncoderInput, Features
 
 _PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
 _ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.host import fresh_memory
-from ridgeline.ops.kv import NULL_PAGE, KVLayout
-from ridgeline.ops.layer_pages import layer_pages
-from ridgeline.ops.paged_state import state_pages
+from ridgeline.core.ops.kv_layout import NULL_PAGE, KVLayout
+from ridgeline.core.ops.layer_pages import layer_pages
+from ridgeline.core.ops.paged_state import state_pages
+from ridgeline.engine.kv.kv_cache_manager import PageCopy
+from ridgeline.util.host import fresh_memory
 
 _ALIGNED = 16  # a page begins where a number of any format may
 

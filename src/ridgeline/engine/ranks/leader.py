@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import distributed
 
-from ridgeline.engine.ranks.orders import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink, crossing
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.collective import AllGather
 from ridgeline.engine.ranks.other_ranks import OtherRanks
-from ridgeline.engine.ranks.process import Followers
+from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink, crossing
+from ridgeline.engine.ranks.rank_processes import Followers
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.collective import AllGather
-from ridgeline.roofline.link import Curve, Link
+from ridgeline.price.interconnect import Curve, Link
 
 SIZES = tuple(1 << power for power in range(10, 23, 2))
 """Bytes of a message: a row of a small model to a prompt of a large one."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ridgeline.engine.sampling.row import (
+from ridgeline.engine.sampling.sample_row import (
     HiddenStates,
     History,
     Outcome,
@@ -16,8 +16,8 @@ from ridgeline.engine.sampling.row import (
 if TYPE_CHECKING:
     import torch
 
+    from ridgeline.core.ops.backend import Backend
     from ridgeline.engine.sampling.sampler import Sampler
-    from ridgeline.ops.backend import Backend
 
 __all__ = [
     "HiddenStates",

@@ -16,7 +16,7 @@ from torch import Tensor
 from ridgeline.backends.staging import staged
 from ridgeline.engine.sampling.candidates import IdsC
 from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
-from ridgeline.engine.sampling.row import SampleRow
+from ridgeline.engine.sampling.sample_row import SampleRow
 from ridgeline.engine.sampling.uniform import uniform
 
 MAX_LOGITS = 1 << 23

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, block_sums, weigh
-from ridgeline.engine.sampling.row import SampleRow
+from ridgeline.engine.sampling.sample_row import SampleRow
 from ridgeline.engine.sampling.truncate import ranked
 
 Report = tuple[float, tuple[tuple[int, float], ...]]

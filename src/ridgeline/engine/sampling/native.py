@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ridgeline.core.ops.backend import SamplingKernel
 from ridgeline.engine.sampling.candidates import FloatsC
 from ridgeline.engine.sampling.logits import Report, must_continue, needs_adjusting
-from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.sampler import Sampler
-from ridgeline.ops.backend import SamplingKernel
 
 _REPORT = np.dtype([("own", "f8"), ("count", "i8"), ("ids", "u8"), ("shares", "u8")])
 _SETTINGS = np.dtype(

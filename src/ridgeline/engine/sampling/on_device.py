@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ridgeline.backends.staging import staged
+from ridgeline.core.ops.backend import Backend
 from ridgeline.engine.sampling.candidates import BLOCK
 from ridgeline.engine.sampling.groups import Group, groups_of
-from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.sampler import Sampler
-from ridgeline.ops.backend import Backend
 
 _LOW_WORD = 0xFFFFFFFF
 

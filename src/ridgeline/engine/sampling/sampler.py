@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.engine.sampling.row import PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.token_rules import unpacked
 
 

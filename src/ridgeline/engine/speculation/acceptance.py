@@ -3,11 +3,11 @@ step should verify."""
 
 from collections.abc import Mapping, Sequence
 
+from ridgeline.core.ops.work import Segment, Work
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
 
 _MEMORY = 0.95
 """What a guess counts for when the next one has been seen: a text that becomes predictable is noticed in some

@@ -9,15 +9,15 @@ were wrong is written again.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.engine.kv.kv_cache_manager import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling.row import History, Sampled, SampleRow
+from ridgeline.engine.sampling.sample_row import History, Sampled, SampleRow
 from ridgeline.engine.speculation.drafter import Ask
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import KVLayout
 
 
 @dataclass(slots=True)

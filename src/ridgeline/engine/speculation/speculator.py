@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from ridgeline.engine.events import fault
-from ridgeline.engine.guidance import Guide
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.speculation.acceptance import Acceptance, Gate
 from ridgeline.engine.speculation.drafter import Ask, Drafter
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.engine.structured_output import Guide
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
 
 logger = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import DEFAULT_PARAMS
-from ridgeline.engine.kv.exchange import PageExchange, Place
+from ridgeline.engine.kv.page_exchange import PageExchange, Place
 from ridgeline.engine.kv.prefix import PageKey
 from ridgeline.engine.request import Request
+from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.peer import Arrived, Down, Heard, Peer, Up
-from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import Cancel, Declined, Pages, Prefill
-from ridgeline.engine.worker.messages import FromEngine, PeerChanged, Transferred
+from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
 """Of the bytes of KV memory: those that may be on their way at a time, beside it. One prompt always may."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ridgeline.models.common.fields import ModelRefused
-from ridgeline.models.common.model import Model
-from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.matrix.interleaved import in_rows
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.core.ops.matrix.interleaved import in_rows
 
 
 class Identity(NamedTuple):

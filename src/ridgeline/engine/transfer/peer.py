@@ -10,8 +10,8 @@ from statistics import median
 from torch import Tensor
 
 from ridgeline.engine.events import fault
+from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.settings import KVTransfer
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     PATIENCE,
@@ -33,7 +33,7 @@ from ridgeline.engine.transfer.wire import (
     memory,
     shut,
 )
-from ridgeline.roofline.link import Curve
+from ridgeline.price.interconnect import Curve
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 """Bytes that a connection is measured with: a page of a small model to a prompt of a large one."""

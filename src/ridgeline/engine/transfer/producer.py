@@ -18,11 +18,11 @@ from msgspec import structs
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import TokenEvent, fault
-from ridgeline.engine.kv.exchange import PageExchange
+from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.transfer.config import family_of
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.settings import family_of
 from ridgeline.engine.transfer.threads import Threads
 from ridgeline.engine.transfer.wire import (
     Cancel,

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.transfer.settings import family_of
+from ridgeline.engine.transfer.config import family_of
 from ridgeline.engine.transfer.threads import Threads
-from ridgeline.frames import Frames
+from ridgeline.util.frames import Frames
 
 MAGIC = b"ridgeline kv 2\n\0"
 """The first bytes either way, with the version of all that follows."""

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ridgeline.engine.request import NANOSECONDS
-from ridgeline.engine.worker.messages import EngineInfo, PageChange, SequenceState, Snapshot, StepReport
-from ridgeline.engine.worker.priced import PricedSteps
+from ridgeline.engine.worker.engine_messages import EngineInfo, PageChange, SequenceState, Snapshot, StepReport
+from ridgeline.engine.worker.priced_steps import PricedSteps
 
 _RECENT = 120
 """Steps that are told one by one: the newest."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from ridgeline.engine.setup import Loaded
-from ridgeline.roofline.device import Device
+from ridgeline.price.device import Device
 
 Inspector = Callable[[Loaded, Device | None, bytes], bytes]
 """Answers a question about a model on a device, None where nothing is known of that. Raises ValueError for a question

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
-from ridgeline.engine.kv.exchange import PageExchange
+from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.consumer import Consumer
 from ridgeline.engine.transfer.identity import check_transfer, identity_of
 from ridgeline.engine.transfer.producer import Producer
-from ridgeline.engine.transfer.settings import KVTransfer
-from ridgeline.engine.worker.messages import (
+from ridgeline.engine.worker.engine_messages import (
     Abort,
     Add,
     Added,
@@ -33,8 +33,8 @@ from ridgeline.engine.worker.messages import (
     Watch,
 )
 from ridgeline.engine.worker.snapshot import PageWatch, snapshot
-from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
 
 Inbox = Callable[[bool], Sequence[ToEngine] | None]
 """What has come for the engine: at once, or, where True says that there is nothing else to do, when something has. None
@@ -42,7 +42,7 @@ when nobody will ask any more."""
 
 
 class EngineLoop:
-    """Drives an engine for somebody who talks in messages (messages.py)."""
+    """Drives an engine for somebody who talks in messages (engine_messages.py)."""
 
     def __init__(
         self,

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
+from ridgeline.core.ops.kv_layout import NULL_PAGE
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.worker.messages import PageChange, SequenceState, Snapshot, Stage
-from ridgeline.ops.kv import NULL_PAGE
+from ridgeline.engine.worker.engine_messages import PageChange, SequenceState, Snapshot, Stage
 
 
 class _Place(NamedTuple):

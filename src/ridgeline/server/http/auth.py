@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response
-from ridgeline.server.http.page import PAGE
-from ridgeline.server.settings import ServerSettings, is_loopback
+from ridgeline.server.http.page_routes import PAGE
+from ridgeline.server.server_settings import ServerSettings, is_loopback
 
 HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """What says how the server is."""

@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import beside
-from ridgeline.server.settings import ServerSettings
-from ridgeline.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.util.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
 _BESIDE_IDS = 4096
 """The values that a request may have in addition to its token ids: the lists of them, and its other fields."""

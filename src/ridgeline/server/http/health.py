@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ridgeline.server.admission import shutting_down
 from ridgeline.server.errors import ApiError, error_response
 from ridgeline.server.http.auth import HEALTH
-from ridgeline.server.http.page import PAGE, page_routes
+from ridgeline.server.http.page_routes import PAGE, page_routes
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 

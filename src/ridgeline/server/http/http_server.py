@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.protocol import protocol_of
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 PRICED = "x-ridgeline-priced"
 """The header of every answer of a server on which no model runs: the card that its steps are priced for."""

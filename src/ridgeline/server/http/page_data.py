@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ridgeline.page.assets import Asset
-from ridgeline.page.data import cards_data, config_table, models_data, stored_of, table_data, table_name, writers
-from ridgeline.page.tables import Stored
+from ridgeline.learn.page.assets import Asset
+from ridgeline.learn.page.data import cards_data, config_table, models_data, stored_of, table_data, table_name, writers
+from ridgeline.learn.page.model_tables import Stored
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.auth import check_asker
 from ridgeline.server.http.body import parse_beside, read_bytes
-from ridgeline.server.http.page import asset_response
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.http.page_routes import asset_response
+from ridgeline.server.server_settings import ServerSettings
 
 _KEPT = "private, no-cache"
 _TABLES = 256

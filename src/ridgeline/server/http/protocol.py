@@ -21,11 +21,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.http.direct import EXTENSION, DirectWriter
+from ridgeline.server.http.direct_writer import EXTENSION, DirectWriter
 from ridgeline.server.http.disconnect import HalfClosedWatch
 from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
-from ridgeline.server.http.heads import LimitedConnection
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.http.request_heads import LimitedConnection
+from ridgeline.server.server_settings import ServerSettings
 
 LINGER_SECONDS = 1.0
 """How long the rest of a refused request is read and dropped. A socket that is closed with bytes unread is reset, and

@@ -8,7 +8,7 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from ridgeline.engine.engine import EngineLost
-from ridgeline.engine.worker.child import run
+from ridgeline.engine.worker.engine_child import run
 
 SECRET_BYTES = 32
 _PATIENCE = 60.0

@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
+from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_with_threads
-from ridgeline.engine.worker.process import NotLoaded
-from ridgeline.models.common.fields import ModelRefused
-from ridgeline.server.batch import Batch, Tally
+from ridgeline.engine.worker.engine_process import NotLoaded
+from ridgeline.server.openai_batch import Batch, Tally
 from ridgeline.server.replicas.chosen_lines import ChosenLines, LineReader
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.server_settings import ServerSettings
 
 _MOST_LINES = 1024
 """Lines that an engine is given together: more than it runs at a time, so that its places are rarely empty."""

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ridgeline.engine.worker.place import NewLine
+from ridgeline.engine.worker.process_handle import NewLine
 from ridgeline.server.replicas.ray_actor import EngineActor, Listening
 
 PIP = "pip install 'ridgeline[ray]'"
@@ -130,7 +130,7 @@ def _nobody(address: str, why: str) -> ValueError:
 
 
 class RayPlace:
-    """An engine in an actor: a Place (engine/worker/place.py)."""
+    """An engine in an actor: a Place (engine/worker/process_handle.py)."""
 
     def __init__(self, cluster: RayCluster, replica: int, share: Share) -> None:
         self._cluster, self._replica, self._share = cluster, replica, share

@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.worker.engine_messages import PageChange, Snapshot, StepReport, replica_of
 from ridgeline.engine.worker.feed import Feed
-from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport, replica_of
-from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.sse import EventStream, Outbox, frame
+from ridgeline.server.http.event_stream import EventStream, Outbox, frame
 from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.routes.generation import ENGINE_DIED
 from ridgeline.server.service import Service
 
 STATE, EVENTS = "/v1/engine/state", "/v1/engine/events"

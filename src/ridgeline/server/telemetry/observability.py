@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.server.errors import ApiError
+from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.engine_metrics import Metrics
 from ridgeline.server.telemetry.live_state import LiveState
-from ridgeline.server.telemetry.metrics import Metrics
-from ridgeline.server.telemetry.record import Recorder
 from ridgeline.server.telemetry.throughput import Throughput
 from ridgeline.server.telemetry.traces import Traces
+from ridgeline.server.telemetry.traffic_recorder import Recorder
 from ridgeline.server.telemetry.transfers import Transfers
 
 LINE_SECONDS = 10.0

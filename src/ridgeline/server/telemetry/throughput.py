@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.worker.messages import StepReport
-from ridgeline.engine.worker.priced import PricedSteps
+from ridgeline.engine.worker.engine_messages import StepReport
+from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.telemetry.metrics import Watched
+from ridgeline.server.telemetry.engine_metrics import Watched
 
 _RECENT = 1000  # requests that the hit rate is of
 logger = logging.getLogger(__name__)

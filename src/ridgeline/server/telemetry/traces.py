@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish
-from ridgeline.engine.worker.messages import StepReport
-from ridgeline.engine.worker.priced import PricedSteps
+from ridgeline.engine.worker.engine_messages import StepReport
+from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import Service, failed_by_engine

@@ -3,8 +3,8 @@
 import logging
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.worker.messages import PeerChanged, Transferred
-from ridgeline.server.telemetry.metrics import Metrics
+from ridgeline.engine.worker.engine_messages import PeerChanged, Transferred
+from ridgeline.server.telemetry.engine_metrics import Metrics
 
 logger = logging.getLogger("ridgeline.server")
 

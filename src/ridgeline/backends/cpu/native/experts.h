@@ -1,5 +1,5 @@
 // All experts of a layer over the rows of a step: down(act(gate(x)) * up(x)) of each that a row picked, weighed and added up.
-// ops/experts.py is their reference, down to where it rounds.
+// core/ops/experts.py is their reference, down to where it rounds.
 //
 // Rows are sorted by expert, so that the weights of one that was hit are read once, those of the others never. Products are
 // those of product.h, and what a row gets is added up in the order of its experts: it is the same, bit for bit, alone and in

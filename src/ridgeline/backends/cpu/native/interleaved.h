@@ -1,4 +1,4 @@
-// Products with integers of 8 or 4 bits whose rows were laid side by side (ops/matrix/interleaved.py), 16 outputs at a time, by the
+// Products with integers of 8 or 4 bits whose rows were laid side by side (core/ops/matrix/interleaved.py), 16 outputs at a time, by the
 // instruction that adds four products of bytes to a sum of 32 bits (VNNI).
 //
 // Rows are rounded to int8, 32 inputs at a time, each with a scale of its own, as ggml's q8_0 has them (ggml-common.h), or all of a

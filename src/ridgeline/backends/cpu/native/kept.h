@@ -120,7 +120,7 @@ template <class Stored, class Kept> struct WideningCodes : Widening {
     static TwoRegisters w_at(const Kept* from) { return std::is_same_v<Stored, float> ? in_order(from) : by_pairs(from); }
 };
 
-// -- numbers as codes, as ops/kv_codes.py has them --------------------------------------------------------------------
+// -- numbers as codes, as core/ops/kv_quantisation.py has them --------------------------------------------------------------------
 
 inline uint8_t int8_of(float multiple) { return uint8_t(nearest(std::min(std::max(multiple, -127.0f), 127.0f)) + 128); }
 

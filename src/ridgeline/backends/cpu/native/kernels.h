@@ -50,7 +50,7 @@ struct Gate {
     float alpha, limit;
 };
 
-// How logits of experts become picks and weights, as RoutingRule of ops/router.py has it. sigmoid: the scores, else those of
+// How logits of experts become picks and weights, as RoutingRule of core/ops/router.py has it. sigmoid: the scores, else those of
 // a softmax. best: how many scores of a group tell how good it is. correction: a number an expert, or null.
 struct Routing {
     int64_t active;

@@ -1,4 +1,4 @@
-// Root-mean-square norms of rows, alone or with the addition that comes before: ops/norm.py is their reference, down to
+// Root-mean-square norms of rows, alone or with the addition that comes before: core/ops/norm.py is their reference, down to
 // where it rounds.
 #pragma once
 

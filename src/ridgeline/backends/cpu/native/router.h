@@ -1,4 +1,4 @@
-// Which experts each row passes, and with what weight: RoutingRule of ops/router.py is its reference. Lower indices win
+// Which experts each row passes, and with what weight: RoutingRule of core/ops/router.py is its reference. Lower indices win
 // among equals.
 #pragma once
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ridgeline.backends.cuda.triton.codes import both, group_terms, halves, numbers
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, product_dtype, wait_for_last
-from ridgeline.ops.matrix.operands import Codes, Operands
+from ridgeline.core.ops.matrix.operands import Codes, Operands
 
 KINDS = frozenset({"int8", "int4", "fp8"})
 """Codes that are widened here; of w8a8 rows are codes too, which torch multiplies."""

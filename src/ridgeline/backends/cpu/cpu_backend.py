@@ -1,0 +1,270 @@
+"""The CPU backend: the C++ library executes what it has kernels for, and PyTorch the rest.
+
+Shapes: T rows of a step, R rows of logits, N rows of any kind, I inputs, O outputs, F columns of an MLP, D hidden, E
+entries of a table, H heads, K kv heads or experts a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.backends.cpu.cpu_attention import rotate
+from ridgeline.backends.cpu.cpu_coverage import TAKES, covers, fuses, in_one_call
+from ridgeline.backends.cpu.cpu_experts import LayerExperts, Picking, route
+from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
+from ridgeline.backends.cpu.cpu_launches import launches
+from ridgeline.backends.cpu.cpu_pages import CpuPages
+from ridgeline.backends.cpu.cpu_weight_layout import lay_out
+from ridgeline.backends.cpu.library import Call, Library, library
+from ridgeline.backends.cpu.recorded_steps import RecordedSteps, records
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.backend import Backend, ReplayedSteps, SamplingKernel
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.kv_layout import KVGroup
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.linear import Projections
+from ridgeline.core.ops.matrix import AdaptedMatrix, Matrix, QuantisedMatrix, stored_alike
+from ridgeline.core.ops.matrix.operands import DTYPES, Operands
+from ridgeline.core.ops.nonlinearity import ClampedGate
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_state import StatePages
+from ridgeline.core.ops.rotary import Angles, RotaryTable
+from ridgeline.core.ops.router import Router, RoutingRule
+from ridgeline.core.ops.step_graphs import StepGraphs
+from ridgeline.core.ops.work import Space, Work
+
+
+class CpuBackend(Backend):
+    """The kernels of this machine's processor, for models in fp32 or bf16."""
+
+    name = "cpu"
+    kind = "cpu"
+    takes = TAKES
+
+    def __init__(self) -> None:
+        # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
+        self._parameters = WeakKeyDictionary[Experts, list[Mapping[str, Tensor | None]]]()
+        self._experts = WeakKeyDictionary[Experts, tuple[list[int], LayerExperts]]()
+
+    @staticmethod
+    def serves(device: torch.device) -> bool:
+        """Return whether the device is a processor, and the library was compiled and is not switched off."""
+        return device.type == "cpu" and library() is not None
+
+    @cached_property
+    def library(self) -> Library:
+        """The library, which prices do without."""
+        kernels = library()
+        assert kernels is not None, "a model is bound to a library that is there"
+        return kernels
+
+    def prepare(self, model: nn.Module) -> None:
+        """Bind a model, and lay out its codes as the kernels read them fastest."""
+        assert isinstance(model, Network)
+        super().prepare(model)
+        lay_out(model)
+
+    def bind(self, part: nn.Module) -> None:
+        """Have the library execute the modules of a part of a model. Experts are read where they are now."""
+        super().bind(part)
+        self._parameters.clear()
+        self._experts.clear()
+
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        return dtype in DTYPES
+
+    def parts_of(self, op: Op) -> tuple[str, ...] | None:
+        return ("forward",) if fuses(op) else None
+
+    @property
+    def kernel_set(self) -> str:
+        return self.library.name
+
+    def share_threads(self) -> None:
+        """Use as many threads as PyTorch does now. The number is the whole process's."""
+        self.library.share_threads()
+
+    def covers(self, op: Op) -> bool:
+        return covers(op)
+
+    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+        return launches(op, work, space)
+
+    def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
+        return RecordedSteps() if records(model) else None
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    @property
+    def noted(self) -> list[Call] | None:
+        return self.library.recording
+
+    @noted.setter
+    def noted(self, calls: list[Call] | None) -> None:
+        self.library.recording = calls
+
+    def pages(
+        self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
+    ) -> Pages:
+        return CpuPages(self.library, layers, groups, states)
+
+    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+        assert isinstance(model, Model), "steps of language models are replayed"
+        assert isinstance(pages, CpuPages), "steps are recorded over pages of this backend"
+        return CpuGraphs(model, pages)
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
+        if x_TI.stride(-1) != 1:
+            return matrix.computed(x_TI)
+        rows_TI, operands = matrix.for_kernel(x_TI)
+        return matrix.computed(x_TI) if operands is None else self.library.products(rows_TI, (operands,))[0]
+
+    def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
+        """Multiply rows with each matrix of an op, in one call if the matrices are stored alike."""
+        if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
+            operands = [own for matrix in op.matrices if matrix.alone and (own := matrix.operands)]
+            if len(operands) == len(op.matrices):
+                return self.library.products(x_TI, operands)
+        return super().products(op, x_TI)
+
+    def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
+        """Return the product of a head, in fp32 if the library takes the matrix."""
+        operands = matrix.operands
+        if operands is None or x_RI.stride(-1) != 1:
+            return super().logits(matrix, x_RI)
+        return self.library.products(x_RI, (operands,), torch.float32)[0]
+
+    def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
+        """Return x W^T. A row's result is the same in any batch."""
+        if x_NI.stride(-1) != 1:
+            return super().linear(x_NI, weight_OI)
+        return self.library.products(x_NI, (Operands(weight_OI, None),))[0]
+
+    def activated_products(self, op: ActivatedProjections, x_TI: Tensor) -> Tensor:
+        """Multiply and activate, in one call for rows without an adapter."""
+        if not op.fused or x_TI.stride(-1) != 1:
+            return super().activated_products(op, x_TI)
+        gate, up = op.matrices
+        rows = next((matrix.rows for matrix in op.matrices if isinstance(matrix, AdaptedMatrix)), None)
+        if rows is None or not rows.parts:
+            return self._fused_gate(gate, up, op.activation, x_TI)
+        x_NI = rows.of(x_TI)
+        own_NF = op.activate(*(_adapted(matrix, x_NI) for matrix in op.matrices))
+        if rows.whole:
+            return own_NF
+        y_TF = x_TI.new_empty(len(x_TI), op.width).index_copy_(0, rows.own_N, own_NF)
+        if len(rows.rest):  # as in a step without adapters, so that a row is the same whoever runs beside it
+            rest_NF = self._fused_gate(gate, up, op.activation, x_TI.index_select(0, rows.rest))
+            y_TF.index_copy_(0, rows.rest, rest_NF)
+        return y_TF
+
+    def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
+        """Multiply with a gate and what it gates, in one call if the matrices are stored alike."""
+        if gate.operands and up.operands and stored_alike((gate, up)) and x_NI.stride(-1) == 1:
+            return self._fused_gate(gate, up, activation, x_NI)
+        return super().gated_products(gate, up, activation, x_NI)
+
+    def _fused_gate(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
+        of_gate, of_up = gate.operands, up.operands
+        assert of_gate is not None, "what is fused has operands"
+        assert of_up is not None
+        return self.library.gated_products(x_NI, of_gate, of_up, activation)
+
+    # -- between products ---------------------------------------------------------------------------------------------
+
+    def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
+        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
+        if not op.rounds_alike or x_xD.stride(-1) != 1:
+            return super().norm(op, x_xD)
+        return self.library.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
+
+    def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add and normalise in one call, which reads the sum once."""
+        if not op.fused or x_TD.stride(-1) != 1:
+            return super().add_norm(op, x_TD, y_TD)
+        return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
+
+    def angles(self, op: RotaryTable, positions_T: Tensor) -> Angles:
+        return self.library.angles(positions_T, op.frequencies, op.rope.magnitude)
+
+    def rotate(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys in one call, unless neighbours are rotated."""
+        if op.rotates_neighbours or q_THD.stride(-1) != 1:
+            return super().rotate(op, q_THD, k_TKD, angles, start)
+        turned_THD, turned_TKD = rotate(self.library, (q_THD, k_TKD), angles, start)
+        return turned_THD, turned_TKD
+
+    def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
+        if not table_ED.is_contiguous():
+            return super().gather(table_ED, numbers_N)
+        return self.library.gather(table_ED, numbers_N)
+
+    def pick(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
+        return self.library.gather(x_TD, rows_R) if x_TD.is_contiguous() else super().pick(x_TD, rows_R)
+
+    def gather_coded(self, table: QuantisedMatrix, numbers_N: Tensor) -> Tensor:
+        operands = table.operands
+        if operands is None:
+            return super().gather_coded(table, numbers_N)
+        return self.library.gather_codes(operands, table.inputs, table.spec.dtype, numbers_N)
+
+    # -- mixtures of experts ------------------------------------------------------------------------------------------
+
+    def route(self, op: Router, x_TI: Tensor) -> tuple[Tensor, Tensor]:
+        """Pick experts in one call with the product, if the rule picks by scores."""
+        operands = op.matrix.operands
+        if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
+            return super().route(op, x_TI)
+        logits, rows_TI = torch.float32 if op.rule.wide else x_TI.dtype, x_TI.to(op.matrix.spec.dtype)
+        return route(self.library, rows_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)
+
+    def experts(
+        self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
+    ) -> Tensor:
+        """Run all experts in one call, which is made anew if a parameter is not where it was."""
+        if not in_one_call(op) or x_TD.stride(-1) != 1:
+            return super().experts(op, x_TD, weights_TK, picked_TK, onto_TD)
+        parameters = self._parameters.get(op)
+        if parameters is None:
+            parameters = self._parameters[op] = [matrix._parameters for expert in op for matrix in expert.children()]
+        places = [each.data_ptr() for own in parameters for each in own.values() if each is not None]
+        if op not in self._experts or self._experts[op][0] != places:
+            self._experts[op] = places, layer_experts(self.library, op)
+        return self._experts[op][1].run(x_TD, weights_TK, picked_TK, onto_TD)
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    @property
+    def sampling_kernel(self) -> SamplingKernel:
+        return self.library.sample
+
+
+def layer_experts(library: Library, op: Experts) -> LayerExperts:
+    """Return all experts of a layer as one kernel, where their matrices are now."""
+    operands = [[own for matrix in op.matrices(n) if (own := matrix.operands)] for n in range(op.count)]
+    gate = op.activation
+    by = (gate.alpha, gate.limit) if isinstance(gate, ClampedGate) else gate
+    return LayerExperts(library, operands, by, op.hidden, op.dtype)
+
+
+def picking(rule: RoutingRule) -> Picking:
+    """Return a routing rule as the library takes it."""
+    best = 1 if rule.group_score == "best" else 2
+    return Picking(
+        rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups, best
+    )
+
+
+def _adapted(matrix: Matrix, x_NI: Tensor) -> Tensor:
+    """Return the product of rows that have an adapter, which may leave this matrix alone."""
+    return matrix.adapted(x_NI) if isinstance(matrix, AdaptedMatrix) else matrix.product(x_NI)

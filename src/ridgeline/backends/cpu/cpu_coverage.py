@@ -1,0 +1,78 @@
+"""The ops that the C++ library has kernels for."""
+
+from ridgeline.backends.kernel_support import has_operands, takes_norm
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.linear import Head, Multiplies
+from ridgeline.core.ops.matrix import stored_alike
+from ridgeline.core.ops.matrix.operands import DTYPES
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.rotary import RotaryTable
+from ridgeline.core.ops.router import Router, SharedGate
+
+TAKES = (Attention, Embedding, Experts, Multiplies, RMSNorm, RotaryTable)
+"""The classes of ops that it has kernels for."""
+
+
+def covers(op: Op) -> bool:
+    """Return whether the library does all of an op, as a recorded step needs it."""
+    match op:
+        case RotaryTable():
+            return True
+        case RMSNorm():
+            return takes_norm(op)
+        case Multiplies():
+            return _covers_products(op)
+        case Embedding():
+            plain = op.stored is None or (op.table is not None and op.table.operands is not None)
+            return op.shard.size == 1 and op.scale is None and plain
+        case Experts():
+            return in_one_call(op)
+        case Attention():
+            return attends(op)
+    return False
+
+
+def fuses(op: Op) -> bool:
+    """Return whether one kernel of the library does all of an op that PyTorch does in parts."""
+    match op:
+        case ActivatedProjections():
+            return op.gated and len(op.matrices) == 2 and stored_alike(op.matrices) and has_operands(op)
+        case AddRMSNorm():
+            return takes_norm(op)
+    return False
+
+
+def attends(op: Attention) -> bool:
+    """Return whether the library attends over the pages of an op: it keeps its keys and values, in a format that the
+    library reads, rotates no neighbours and adds no bias of positions to its scores."""
+    kept = op.spec.kept and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
+    return kept and not op.rotates_neighbours and op.bias is None
+
+
+def reads_latents(op: LatentAttention) -> bool:
+    """Return whether the library reads the latents of an op, once queries have absorbed its matrix."""
+    return op.spec.dtype in DTYPES
+
+
+def in_one_call(op: Experts) -> bool:
+    """Return whether one call runs all experts of a layer: those with a gate whose matrices are stored alike. PyTorch
+    weighs inputs."""
+    return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
+
+
+def _covers_products(op: Multiplies) -> bool:
+    match op:
+        case ActivatedProjections():
+            return fuses(op)
+        case SharedGate():
+            return False  # PyTorch weighs
+        case Router() if op.rule.by_logits:
+            return False
+        case Head() if op.flops_per_logit:
+            return False
+    return has_operands(op)

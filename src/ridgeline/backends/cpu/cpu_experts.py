@@ -1,0 +1,125 @@
+"""Mixtures of experts as functions of tensors: whom each row picks, and what they give it.
+
+Shapes: T rows of a step, I inputs, D hidden, E experts, K experts a row.
+"""
+
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.backends.cpu.library import ACTIVATION_NUMBERS, Library, indices
+from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.core.ops.matrix.operands import DTYPES, Operands
+
+_CLAMPED = 7  # of Activation of native/activation.h
+
+
+class _Routing(Structure):
+    _fields_ = (
+        ("active", c_int64), ("sigmoid", c_int), ("renormalise", c_int), ("scale", c_float), ("groups", c_int64),
+        ("top_groups", c_int64), ("best", c_int64), ("correction", c_void_p),
+    )  # fmt: skip
+
+
+class _Gate(Structure):
+    _fields_ = (("activation", c_int), ("alpha", c_float), ("limit", c_float))
+
+
+class _Expert(Structure):
+    _fields_ = (("gate", MatrixOf), ("up", MatrixOf), ("down", MatrixOf))
+
+
+class _Layer(Structure):
+    _fields_ = (("experts", POINTER(_Expert)), ("count", c_int64), ("gate", _Gate))
+
+
+class _Picks(Structure):
+    _fields_ = (("active", c_int64), ("ids", c_void_p), ("weights", c_void_p))
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """How logits become picks and weights, as RoutingRule has it. best: how many scores of a group tell how good it
+    is."""
+
+    active: int
+    sigmoid: bool
+    renormalise: bool
+    scale: float
+    groups: int
+    top_groups: int
+    best: int
+
+
+def route(
+    library: Library, x_TI: Tensor, own: Operands, logits: torch.dtype, picking: Picking, correction_E: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Weights fp32 and ids int64 of the experts that rows pick by x W^T + b, each [T, K]. logits: the dtype of those,
+    of x or fp32. Of equals the first is picked."""
+    function = library.function(
+        "route", POINTER(RowsOf), POINTER(MatrixOf), c_int, POINTER(_Routing), c_void_p, c_void_p
+    )  # fmt: skip
+    shape = x_TI.shape[0], picking.active
+    weights_TK, picked_TK = x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
+    correction = None
+    if correction_E is not None:
+        assert correction_E.dtype == torch.float32, "a correction is fp32"
+        correction = correction_E.data_ptr()
+    rule = _Routing(
+        picking.active, picking.sigmoid, picking.renormalise, picking.scale, picking.groups, picking.top_groups,
+        picking.best, correction,
+    )  # fmt: skip
+    matrix = matrix_of(own, x_TI.dtype, x_TI.shape[1])
+    function(rows_of(x_TI), matrix, DTYPES[logits], rule, weights_TK.data_ptr(), picked_TK.data_ptr())
+    return weights_TK, picked_TK
+
+
+class LayerExperts:
+    """The experts of one layer, where their matrices are."""
+
+    def __init__(
+        self,
+        library: Library,
+        experts: Sequence[Sequence[Operands]],
+        activation: str | tuple[float, float],
+        hidden: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """experts: gate [F, D], up [F, D] and down [D, F] of each, all plain or all of one code. activation: by its
+        name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows."""
+        self._run = library.function(
+            "experts", POINTER(_Layer), POINTER(RowsOf), POINTER(_Picks), c_void_p, c_int64, c_void_p
+        )
+        self._held = experts  # because the structures hold addresses only
+        kinds = {own.codes and own.codes.kind for expert in experts for own in expert}
+        assert len(kinds) == 1, "matrices of experts are coded alike"
+        width = len(experts[0][0].weight)
+        table = (_Expert * len(experts))()
+        for own, (gate, up, down) in zip(table, experts, strict=True):
+            assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), (
+                "experts of a layer are alike"
+            )
+            own.gate, own.up, own.down = (
+                matrix_of(gate, dtype, hidden), matrix_of(up, dtype, hidden), matrix_of(down, dtype, width),
+            )  # fmt: skip
+        by = _Gate(ACTIVATION_NUMBERS[activation]) if isinstance(activation, str) else _Gate(_CLAMPED, *activation)
+        self._layer = _Layer(table, len(table), by)
+        self._hidden, self._dtype = hidden, dtype
+
+    def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
+        """Return the weighed sum of the experts of each row: `Experts.forward`. Every id is that of an expert."""
+        assert (x_TD.dtype, x_TD.shape[1]) == (self._dtype, self._hidden), "rows are as wide as experts read them"
+        assert weights_TK.dtype == torch.float32, "weights are fp32"
+        assert weights_TK.is_contiguous(), "kernels read weights without gaps"
+        assert weights_TK.shape == picked_TK.shape == (len(x_TD), picked_TK.shape[1]), "a weight a pick"
+        onto, stride = None, 0
+        if onto_TD is not None:
+            assert (onto_TD.dtype, onto_TD.shape) == (x_TD.dtype, x_TD.shape), "what is added to is like the rows"
+            onto, stride = rows_of(onto_TD).at, onto_TD.stride(0)
+        out_TD = x_TD.new_empty(x_TD.shape)
+        picks = _Picks(picked_TK.shape[1], indices(picked_TK), weights_TK.data_ptr())
+        self._run(byref(self._layer), rows_of(x_TD), picks, onto, stride, out_TD.data_ptr())
+        return out_TD

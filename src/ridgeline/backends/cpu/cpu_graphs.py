@@ -1,0 +1,102 @@
+"""Decode steps of few rows: recorded once for each number of them, then replayed (call_recording.py). A sequence
+has one row, or one more for each guess that is verified: our kernels are told which rows are whose by numbers in
+memory, so that steps of as many rows are one recording.
+
+Shapes: T rows, a token sampled of each, V vocabulary.
+"""
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, Memory, Recording, record
+from ridgeline.backends.cpu.cpu_attention import Sequences
+from ridgeline.backends.cpu.cpu_pages import CpuKV, CpuPages
+from ridgeline.backends.cpu.recorded_steps import records
+from ridgeline.backends.hooks import Hooks
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs, verifies
+
+
+class _Inputs:
+    """The inputs of decode steps of T rows, which stay where they are from step to step. kv: their KVContext."""
+
+    def __init__(self, count: int, pages: CpuPages) -> None:
+        self.ids_T, self.positions_T = torch.zeros(2, count, dtype=torch.int64)
+        self.rows_T, self.each = torch.arange(count), range(count + 1)
+        self.slots = [torch.zeros(count, dtype=torch.int64) for _ in pages.groups]
+        nothing = [0] * count
+        self.sequences = [Sequences(self.each, nothing, nothing, [[]] * count) for _ in pages.groups]
+        self.kv = CpuKV(pages, self.slots, dict(enumerate(self.sequences)))
+
+    def fill(self, step: Step, tables: PageTables) -> None:
+        """Put the numbers of a step in place."""
+        items = step.items
+        starts: Sequence[int] = self.each
+        if len(self.ids_T) == len(items):
+            ids, positions = [item.tokens[0] for item in items], [item.start for item in items]
+            lengths = [start + 1 for start in positions]
+        else:
+            ids = [token for item in items for token in item.tokens]
+            lengths = [item.start + len(item.tokens) for item in items]
+            positions = [p for item, end in zip(items, lengths, strict=True) for p in range(item.start, end)]
+            starts = [*accumulate((len(item.tokens) for item in items), initial=0)]
+        self.ids_T.numpy()[:] = ids
+        self.positions_T.numpy()[:] = positions
+        for index, (slots_T, sequences) in enumerate(zip(self.slots, self.sequences, strict=True)):
+            slots, pages, first = tables.places(items, index)
+            slots_T.numpy()[:] = slots
+            sequences.change(starts, lengths, first, pages)
+
+
+class CpuGraphs(StepGraphs):
+    """The decode steps of a model that are recorded, with guesses in them too, if the model computes with our kernels
+    alone and nobody watches its parts. Weights must stay where they are. A bucket is a number of rows."""
+
+    by_call = True
+
+    def __init__(self, model: Model, pages: CpuPages) -> None:
+        self._model, self._pages = model, pages
+        self._records = records(model)
+        self._hooks = Hooks(model)
+        self._memory = Memory()
+        self._inputs: dict[Hashable, _Inputs] = {}
+        self._recordings: dict[Hashable, Recording] = {}
+
+    def bucket(self, step: Step) -> int | None:
+        rows = step.tokens
+        few = self._records and rows <= MAX_RECORDED_ROWS
+        return rows if few and all(map(verifies, step.items)) and not self._hooks.there else None
+
+    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor:
+        inputs, known = self._filled(step, bucket, tables), self._recordings.get(bucket)
+        return self._record(inputs, bucket) if known is None else known.again()
+
+    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph | None:
+        inputs = self._filled(step, bucket, tables)
+        if bucket not in self._recordings:
+            self._record(inputs, bucket)
+        return self._recordings.get(bucket)
+
+    def _filled(self, step: Step, bucket: Hashable, tables: PageTables) -> _Inputs:
+        self._pages.library.share_threads()
+        inputs = self._inputs.get(bucket)
+        if inputs is None:
+            inputs = self._inputs[bucket] = _Inputs(step.tokens, self._pages)
+        inputs.fill(step, tables)
+        return inputs
+
+    def _record(self, inputs: _Inputs, bucket: Hashable) -> Tensor:
+        """Run the step of these inputs, and keep its recording if there is one. Return its logits."""
+
+        def run() -> Tensor:
+            return self._model.head(self._model.hidden(inputs.ids_T, inputs.positions_T, inputs.kv, inputs.rows_T))
+
+        logits_TV, recording = record(self._pages.library, self._memory, run)
+        if recording is None:
+            self._records = False
+        else:
+            self._recordings[bucket] = recording
+        return logits_TV

@@ -1,0 +1,91 @@
+"""Attention over paged KV memory by our own kernels: each page is read where it lies, once for all heads that share it.
+
+Shapes as in attention.py and batch.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from torch import Tensor
+
+from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_coverage import attends, reads_latents
+from ridgeline.backends.cpu.library import Library
+from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.paged_attention import Pages, PartialKV
+from ridgeline.core.ops.paged_state import StatePages
+
+
+class CpuPages(Pages):
+    """The pages of a model's layers, in this machine's memory, as our kernels take them."""
+
+    def __init__(
+        self,
+        library: Library,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(layers, groups, states)
+        self.library = library
+        self._kernels: dict[Attention, PagedAttention] = {}
+
+    def kernel(self, op: Attention) -> PagedAttention:
+        """Return the kernel of an op that our kernels take."""
+        if op not in self._kernels:
+            pages, scoring = self.layers[op.layer], Scoring.of(op)
+            codes = KeptCodes.of(op, pages)
+            self._kernels[op] = PagedAttention(
+                self.library, op.heads, scoring, pages.k, pages.v, op.value_dim, op.spec.dtype, codes
+            )
+        return self._kernels[op]
+
+    def context(self, batch: Batch) -> "CpuKV":
+        """Return the KVContext of a step. From now on our kernels use as many threads as torch does."""
+        self.library.share_threads()
+        return CpuKV(self, [tables.slots_N for tables in batch.tables], {}, batch)
+
+
+class CpuKV(PartialKV):
+    """A KVContext over pages by our kernels.
+
+    Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
+    """
+
+    _pages: CpuPages
+
+    def __init__(
+        self, pages: CpuPages, slots: Sequence[Tensor], sequences: dict[int, Sequences], batch: Batch | None = None
+    ) -> None:
+        """slots: where the new keys and values of each group go, int64 [N]. sequences: of each group; of a batch they
+        are made when they are first asked for."""
+        super().__init__(pages, batch)
+        self._slots, self._sequences = slots, sequences
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend."""
+        attend = self._attend if attends(op) else self._in_torch().attend
+        return attend(op, q_THD, k_NKD, v_NKW)
+
+    def _attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        group = self._pages.layers[op.layer].group
+        return self._pages.kernel(op).attend(self._seen(group), q_THD, k_NKD, v_NKW, self._slots[group])
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """Attend over latents by our kernels, if nothing of them is to be expanded."""
+        if not reads_latents(op) or any(op.expanded(self._batch().attention(op.reach))):
+            return super().attend_latent(op, q_THD, kept_T1E)
+        return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
+
+    def _seen(self, group: int) -> Sequences:
+        if group not in self._sequences:
+            spec, batch = self._pages.groups[group].spec, self._batch()
+            assert isinstance(spec, KVSpec), "a state is not attended to"
+            lengths, tables = batch.lengths if spec.grows else batch.encoded, batch.tables[group]
+            self._sequences[group] = Sequences(batch.tokens.starts, lengths, tables.first, tables.pages)
+        return self._sequences[group]

@@ -1,0 +1,182 @@
+"""The CUDA backend: Triton kernels execute what they are faster at than the libraries of a GPU, and PyTorch the rest.
+
+Shapes: T rows of a step, R rows of logits, I inputs, O outputs, F columns of an MLP, D hidden, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.backends.cuda.available import LIBRARIES_BYTES, triton_kernels, triton_on
+from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
+from ridgeline.backends.cuda.cuda_coverage import COPY_BYTES, TAKES, covers, keeps
+from ridgeline.backends.cuda.cuda_graphs import CudaGraphs
+from ridgeline.backends.cuda.cuda_launches import launches
+from ridgeline.backends.cuda.cuda_pages import CudaPages
+from ridgeline.backends.kernel_support import takes_norm
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.backend import Backend, ReplayedSteps
+from ridgeline.core.ops.kv_layout import KVGroup
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.linear import Projections
+from ridgeline.core.ops.matrix import Matrix, PlainMatrix
+from ridgeline.core.ops.matrix.operands import DTYPES, Operands
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_state import StatePages
+from ridgeline.core.ops.step_graphs import StepGraphs
+from ridgeline.core.ops.work import Space, Work
+
+if TYPE_CHECKING:
+    from ridgeline.backends.cuda.triton import TritonKernels
+
+
+class CudaBackend(Backend):
+    """The kernels for GPUs, for models in fp32 or bf16."""
+
+    name = "cuda"
+    kind = "gpu"
+    takes = TAKES
+    workspace: ClassVar[Mapping[str, int]] = {
+        "CUDA's libraries": LIBRARIES_BYTES,
+        "keys and values out of their pages": COPY_BYTES,
+    }
+
+    def __init__(self) -> None:
+        # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
+        self._joined = WeakKeyDictionary[Projections, Operands]()
+
+    @staticmethod
+    def serves(device: torch.device) -> bool:
+        """Return whether Triton is installed and the device is a GPU, or its interpreter is asked for."""
+        return triton_on(device) is not None
+
+    @cached_property
+    def kernels(self) -> "TritonKernels":
+        """The kernels, which prices do without."""
+        kernels = triton_kernels()
+        assert kernels is not None, "a model is bound to kernels that are there"
+        return kernels
+
+    def prepare(self, model: nn.Module) -> None:
+        """Bind a model, and lay the plain matrices of an op behind each other."""
+        assert isinstance(model, Network)
+        super().prepare(model)
+        for _, op in model.ops():
+            if isinstance(op, Projections) and (joined := _join(op)) is not None:
+                self._joined[op] = joined
+
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        return dtype in DTYPES
+
+    def parts_of(self, op: Op) -> tuple[str, ...] | None:
+        if isinstance(op, AddRMSNorm) and takes_norm(op):
+            return ("forward",)
+        return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
+
+    @property
+    def kernel_set(self) -> str:
+        return self.kernels.name
+
+    def covers(self, op: Op) -> bool:
+        """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
+        return covers(op)
+
+    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+        return launches(op, work, space)
+
+    def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
+        return CapturedSteps(most_captured_rows(model)) if captures(model) else None
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
+    ) -> Pages:
+        return CudaPages(layers, groups, states)
+
+    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+        assert isinstance(model, Model), "steps of language models are replayed"
+        assert isinstance(pages, CudaPages), "steps are captured over pages of this backend"
+        return CudaGraphs(model, pages)
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
+        if x_TI.stride(-1) != 1:
+            return matrix.computed(x_TI)
+        rows_TI, operands = matrix.for_kernel(x_TI)
+        if operands is None or not self.kernels.takes(operands):
+            return matrix.computed(x_TI)
+        return self.kernels.products(rows_TI, (operands,))[0]
+
+    def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
+        """Multiply rows with each matrix of an op, in one product if the matrices lie behind each other."""
+        joined = self._joined.get(op)
+        if joined is None or x_TI.stride(-1) != 1:
+            return super().products(op, x_TI)
+        (whole_TO,) = self.kernels.products(x_TI, (joined,))
+        return torch.split(whole_TO, [matrix.outputs for matrix in op.matrices], dim=-1)
+
+    def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
+        """Return the product of a head, in fp32 if the kernels take the matrix."""
+        operands = matrix.operands
+        if operands is None or x_RI.stride(-1) != 1 or not self.kernels.takes(operands):
+            return super().logits(matrix, x_RI)
+        return self.kernels.products(x_RI, (operands,), torch.float32)[0]
+
+    def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
+        """Return act(gate) * up, read and written once if there is a kernel for the activation."""
+        both_TF = self.kernels.gated(gate_TF, up_TF, activation) if gate_TF.stride(-1) == 1 else None
+        return super().gated(gate_TF, up_TF, activation) if both_TF is None else both_TF
+
+    # -- between products ---------------------------------------------------------------------------------------------
+
+    def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
+        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
+        if not op.rounds_alike or x_xD.stride(-1) != 1:
+            return super().norm(op, x_xD)
+        return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
+
+    def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add and normalise in one call, which reads the sum once."""
+        if not op.fused or x_TD.stride(-1) != 1:
+            return super().add_norm(op, x_TD, y_TD)
+        return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    def likeliest(self, logits_RV: Tensor) -> Tensor:
+        """Return the largest logit of each row. Many programs read a row at once."""
+        return self.kernels.likeliest(logits_RV)
+
+
+def _join(op: Projections) -> Operands | None:
+    """Lay the plain matrices of an op behind each other in memory, so that one product gives all of their results.
+
+    A GPU takes as long to begin a small product as to do it. The matrices stay what they are by name. Returns what rows
+    are multiplied with, or None where a matrix is not plain.
+    """
+    weights = [own for own in map(_plain, op.matrices) if own is not None]
+    biased = {own.bias is not None for own in weights}
+    if len(weights) < max(2, len(op.names)) or len(biased) != 1:
+        return None
+    whole = torch.cat([own.weight for own in weights])
+    biases = [own.bias for own in weights if own.bias is not None]
+    bounds = [len(own.weight) for own in weights]
+    for matrix, part in zip(op.matrices, torch.split(whole, bounds), strict=True):
+        matrix.weight = nn.Parameter(part, requires_grad=False)
+    return Operands(whole, torch.cat(biases) if biases else None)
+
+
+def _plain(matrix: Matrix) -> Operands | None:
+    """Return the operands of a matrix in the model's dtype that stands alone; None for any other."""
+    own = matrix.operands if isinstance(matrix, PlainMatrix) else None
+    return own if own is not None and own.codes is None else None

@@ -1,0 +1,155 @@
+"""Steps on a GPU: captured once as a CUDA graph for each bucket of sizes, then replayed.
+
+A step whose sequences have one row each runs as the next larger batch. A guess that it verifies is a row beside its
+sequence's, one position further on: keys and values of all rows are written before any is attended to.
+
+A step with prompts runs as the next larger number of rows, as long as Python takes longer to ask for its ops than a
+large GPU to run them (`most_captured_rows`). It is captured when its bucket comes again: a prompt of a length that
+comes once does not wait for it.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
+from ridgeline.backends.cuda.cuda_pages import CudaPages, rooms_of
+from ridgeline.backends.cuda.gpu_page_tables import SeatedTables
+from ridgeline.backends.cuda.graph_inputs import Bucket, StepInputs
+from ridgeline.backends.hooks import Hooks
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.step_graphs import PageTables, RowItem, Step, StepGraph, StepGraphs, verifies
+
+
+class Capture(StepGraph):
+    """A step that a GPU replays as one, over what is now where its numbers were."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+        self._graph, self.result = graph, result
+
+    def again(self) -> Tensor:
+        """Replay the graph, and return its result. The host does not wait."""
+        self._graph.replay()
+        return self.result
+
+
+class CudaGraphs(StepGraphs):
+    """The steps of a model that are captured, if they ask nothing of the host (`captures`) and nobody watches the
+    model's parts. Weights must stay where they are."""
+
+    def __init__(self, model: Model, pages: CudaPages) -> None:
+        self._model, self._pages, self._hooks = model, pages, Hooks(model)
+        captured = captures(model)
+        self._tables = SeatedTables(pages.groups, pages.widths(model.context), pages.device) if captured else None
+        self._most_rows = most_captured_rows(model) if captured else 0
+        self._inputs: dict[Bucket, StepInputs] = {}
+        self._known: dict[Bucket, Capture] = {}
+        self._met: set[Bucket] = set()
+        self._pool: Any = None  # the memory that all graphs share
+        self._stream: torch.cuda.Stream | None = None  # one for all: cuBLAS keeps memory for each that it meets
+
+    def bucket(self, step: Step) -> Bucket | None:
+        plain = not any(item.encoder or item.encoded or item.adapter or item.scored for item in step.items)
+        if self._tables is None or not plain or self._hooks.there:
+            return None
+        alone = all(map(verifies, step.items))
+        shape = captured_shape(step.tokens, step.logit_rows, len(step.items), self._most_rows, verifies=alone)
+        if shape is None:
+            return None
+        if alone:
+            return Bucket(shape.rows, shape.rows, 0, shape.rows)
+        # A single sequence has several rows, or its step would be a decode step; all that it needs is one place.
+        ones = shape.logits if len(step.items) > 1 else 0
+        return Bucket(shape.rows, ones, shape.logits, shape.logits, _copied(step, shape.rows))
+
+    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+        assert isinstance(bucket, Bucket)
+        if bucket.several and bucket not in self._met:
+            self._met.add(bucket)
+            return None
+        return self.graph(step, bucket, tables).again()[: step.logit_rows]
+
+    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> Capture:
+        assert isinstance(bucket, Bucket)
+        assert self._tables is not None, "steps that have a bucket have tables on the GPU"
+        self._met.add(bucket)
+        self._tables.forget(step.forget)
+        inputs = self._filled(bucket, step.items if bucket.several else row_by_row(step), tables)
+        if bucket not in self._known:
+            self._known[bucket] = self.captured(
+                lambda: self._model.head(self._model.hidden(inputs.ids_T, inputs.positions_T, inputs.kv, inputs.rows_R))
+            )
+        return self._known[bucket]
+
+    def _filled(self, bucket: Bucket, items: Sequence[RowItem], tables: PageTables) -> StepInputs:
+        assert self._tables is not None
+        if bucket not in self._inputs:
+            self._inputs[bucket] = StepInputs(bucket, self._pages, self._tables)
+        inputs, pages = self._inputs[bucket], self._tables.pages
+        inputs.fill(items, tables)
+        if self._tables.pages is not pages:  # there are more seats now, elsewhere: graphs know the old ones
+            self._inputs.clear()
+            self._known.clear()
+            self._pool = None  # torch refuses captures into memory whose last graph is gone
+            return self._filled(bucket, items, tables)
+        return inputs
+
+    def captured(self, step: Callable[[], Tensor]) -> Capture:
+        """Capture a step. It runs once before, because what is compiled or reserved at first is not captured."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._pages.device)  # type: ignore[no-untyped-call]
+        stream = self._stream
+        stream.wait_stream(torch.cuda.current_stream(self._pages.device))
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream(self._pages.device).wait_stream(stream)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = step()
+        return Capture(graph, torch.as_tensor(_Place(result), device=self._pages.device))
+
+
+class _Place:
+    """The address of a tensor, as CUDA's array interface. A tensor made of it does not hold the memory, so that graphs
+    captured later use it too: the logits of 256 rows of a vocabulary of 152k are 156 MB, of each of dozens of
+    graphs."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+
+
+def _copied(step: Step, rows: int) -> int:
+    """Return the rows of the copy that a step's prompts read from, if they are long enough for one; 0 if they read
+    pages. Twice the rows of the step have room for what came before them."""
+    from ridgeline.backends.cuda.triton import FEWEST_QUERIES
+
+    counts = [len(item.tokens) for item in step.items]
+    if max(counts) < FEWEST_QUERIES:
+        return 0
+    ends = [item.start + count for item, count in zip(step.items, counts, strict=True) if count > 1]
+    return 2 * rows if rooms_of(np.array(ends)).sum() <= 2 * rows else 0
+
+
+class _Row(NamedTuple):
+    """A row of a step as an item of its own."""
+
+    request: int
+    start: int
+    tokens: Sequence[int]
+    logits: Sequence[int] = (0,)
+
+
+def row_by_row(step: Step) -> Sequence[RowItem]:
+    """Return the items of a step with one for each row, where there are guesses among them."""
+    if step.tokens == len(step.items):
+        return step.items
+    return [
+        _Row(item.request, start, (token,))
+        for item in step.items
+        for start, token in enumerate(item.tokens, item.start)
+    ]

@@ -1,0 +1,47 @@
+"""The calls of the Triton kernels in a step, with their kernel classes, as a price needs them."""
+
+from functools import cache
+
+from msgspec import structs
+
+from ridgeline.backends.cuda.cuda_coverage import keeps
+from ridgeline.backends.kernel_support import has_operands, own_product, suffixed, takes_norm
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.norm import AddRMSNorm
+from ridgeline.core.ops.op import Launch, Op, by_head
+from ridgeline.core.ops.work import Space, Work
+
+
+def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    """Return the kernel calls of an op in a step, as `Backend.launches`."""
+    match op:
+        case Attention() if keeps(op):
+            return _attention(op, work, space)
+        case Multiplies() if has_operands(op):
+            return tuple(
+                suffixed(op, own_product(op, launch)) if launch.matrices else launch
+                for launch in op.launches(work, space)
+            )
+        case AddRMSNorm() if takes_norm(op):
+            rows = work.rows.get(space, 0)
+            return (op.whole_launch(rows),) if rows else ()
+    return op.launches(work, space)
+
+
+def _attention(op: Attention, work: Work, space: Space) -> tuple[Launch, ...]:
+    """Return one call that rotates and keeps, one for the sequences with a single query, and one for all others."""
+    total = work.attention[op.reach].total
+    attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.part == "attend"]
+    if not total.written:
+        return tuple(attends)
+    values = Cost(activation_bytes=total.written * op.spec.heads * op.spec.v_dim * op.spec.dtype.itemsize)
+    cost = op.rotate_cost(total, 2) + values
+    return (Launch(_keep_class(op.spec.k_dim), op.number_format, 1, cost, "keep"), *attends)
+
+
+@cache
+def _keep_class(head_dim: int) -> str:
+    """Return the kernel class of rotating and keeping rows."""
+    return by_head("elementwise.keep", head_dim)

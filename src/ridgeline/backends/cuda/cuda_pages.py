@@ -1,0 +1,153 @@
+"""Attention over paged KV memory by our kernels for GPUs: each page is read where it lies, through tables on the GPU.
+
+Shapes as in attention.py and batch.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ridgeline.backends.cuda.cuda_coverage import attends
+from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.backends.staging import staged
+from ridgeline.core.ops.attention import Attention, Keeping
+from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.paged_attention import Pages, PartialKV
+from ridgeline.core.ops.paged_state import StatePages
+from ridgeline.core.ops.rotary import Angles
+
+if TYPE_CHECKING:
+    from ridgeline.backends.cuda.triton import PagedAttention, Seen
+
+_Int = TypeVar("_Int", bound=np.integer)
+
+
+class CudaPages(Pages):
+    """The pages of a model's layers as our kernels for GPUs take them."""
+
+    def __init__(
+        self,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(layers, groups, states)
+        self._kernels: dict[Attention, PagedAttention] = {}
+        self._last: tuple[Batch, CudaKV] | None = None
+
+    def kernel(self, op: Attention) -> "PagedAttention":
+        """Return the kernel of an op that our kernels take."""
+        if op not in self._kernels:
+            from ridgeline.backends.cuda.triton import PagedAttention
+
+            pages = self.layers[op.layer]
+            self._kernels[op] = PagedAttention(
+                op.heads, Scoring.of(op), pages.k, pages.v, op.spec.dtype, KeptCodes.of(op, pages)
+            )
+        return self._kernels[op]
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU that they are on."""
+        return next(iter(self.layers.values())).k.device
+
+    def widths(self, context: int) -> list[int]:
+        """Return the most entries that a page table of each group has, of a sequence of `context` positions: no more
+        than there are pages, unless it lets some go."""
+        count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
+        return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
+
+    def context(self, batch: Batch) -> "CudaKV":
+        """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
+        batch may run again, in a graph too, which reads what was sent."""
+        if self._last is None or self._last[0] is not batch:
+            seen = {
+                index: _seen(batch, index, group.spec, group.page_size)
+                for index, group in enumerate(self.groups)
+                if isinstance(group.spec, KVSpec)
+            }
+            self._last = batch, CudaKV(self, [tables.slots_N for tables in batch.tables], seen, batch)
+        return self._last[1]
+
+
+class CudaKV(PartialKV, Keeping):
+    """A KVContext over pages on a GPU.
+
+    Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
+    """
+
+    _pages: CudaPages
+
+    def __init__(
+        self, pages: CudaPages, slots: Sequence[Tensor], seen: Mapping[int, "Seen"], batch: Batch | None = None
+    ) -> None:
+        """slots: where the new keys and values of each group go, int [N]. seen: the step's sequences as the layers of
+        each group see them."""
+        super().__init__(pages, batch)
+        self._slots, self._seen = slots, seen
+
+    def keep(self, op: Attention, q_THD: Tensor, k_NKD: Tensor, v_NKW: Tensor, angles: Angles | None) -> Tensor:
+        """As Keeping.keep."""
+        turns = q_THD if angles is not None else None  # else they are as they are, and may be of other rows than keys
+        turned_THD = self._pages.kernel(op).keep(turns, k_NKD, v_NKW, self._slots[self._group(op)], angles)
+        return q_THD if turned_THD is None else turned_THD
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend."""
+        if not attends(op):
+            return self._in_torch().attend(op, q_THD, k_NKD, v_NKW)
+        kernel, group = self._pages.kernel(op), self._group(op)
+        if k_NKD is not None:
+            assert v_NKW is not None, "values are kept beside keys"
+            kernel.keep(None, k_NKD, v_NKW, self._slots[group], None)
+        return kernel.attend(self._seen[group], q_THD)
+
+    def _group(self, op: Attention) -> int:
+        return self._pages.layers[op.layer].group
+
+
+def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
+    """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
+    transfer."""
+    from ridgeline.backends.cuda.triton import One, Seen, Several
+
+    tables, counts = batch.tables[group], batch.tokens.counts
+    lengths = batch.lengths if spec.grows else batch.encoded
+    begins = accumulate(map(len, tables.pages), initial=0)
+    # Kernels look up the page of a position, counted from the sequence's first.
+    offsets = [begin - first // page_size for begin, first in zip(begins, tables.first, strict=False)]
+    rooms = np.where(np.array(counts) > 1, rooms_of(np.array(lengths)), 0)
+    *first_rows, in_all = accumulate(rooms.tolist(), initial=0)
+    rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
+    # One query first, then several, then none, whose keys are in no copy.
+    rows[4, rows[3] == 0] = in_all
+    rows = rows[:, np.argsort((rows[3] != 1) + (rows[3] == 0).astype(int), kind="stable")]
+    ones = counts.count(1)
+    before = np.cumsum(rows[3], dtype=np.int32) - rows[3] - np.int32(ones)
+    pages = np.fromiter(chain.from_iterable(tables.pages), np.int32)
+    numbers = staged(np.concatenate([rows.ravel(), before, pages]), tables.slots_N.device)
+    table_6B, flat = numbers[: rows.size + len(before)].view(6, -1), numbers[rows.size + len(before) :]
+    offset_C, length_C, row_C, count_C, begin_C, before_C = table_6B[:, ones:].unbind()
+    queries = sum(counts) - ones
+    return Seen(
+        flat,
+        One(*table_6B[:3, :ones].unbind()) if ones else None,
+        Several(offset_C, length_C, row_C, count_C, before_C, begin_C, queries, max(counts), in_all)
+        if queries
+        else None,
+    )
+
+
+def rooms_of(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
+    """Rows that sequences of these lengths have in a copy of their keys and values."""
+    from ridgeline.backends.cuda.triton import ROOM
+
+    return -(-lengths_C // ROOM) * ROOM

@@ -1,0 +1,224 @@
+"""The attention of one layer over its pages, as kernels for a card.
+
+Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value, B sequences with
+one query, C sequences with several.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ridgeline.backends.cuda.cuda_coverage import COPY_BYTES
+from ridgeline.backends.cuda.triton import dense_kv, paged_attention_kernels
+from ridgeline.backends.cuda.triton.launch import early, is_hopper, product_dtype
+from ridgeline.backends.cuda.triton.rotary_kv_write import keep_rows
+from ridgeline.backends.kernel_support import KeptCodes, Scoring
+
+MOST_SPLITS = 32
+_PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
+_BLOCK_H = 8
+_GATHERED = ("SIZE", "DIM", "WIDTH", "CODE", "DTYPE", "BLOCK_D", "BLOCK_W")
+_DENSE_TILE = (64, 64, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
+    group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row, below 0 where it has none.
+    All int32."""
+
+    offset_B: Tensor
+    length_B: Tensor
+    row_B: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offset_B)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Sequences with several queries each; as One, and count_C: how many; before_C: of the sequences before it;
+    begin_C: where each one's keys begin in a copy that has them all, `rows` of a head, 0 where none is made. queries:
+    of all, or more; most: of the one with the most. One without queries comes after all others."""
+
+    offset_C: Tensor
+    length_C: Tensor
+    row_C: Tensor
+    count_C: Tensor
+    before_C: Tensor
+    begin_C: Tensor
+    queries: int
+    most: int
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.offset_C)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The sequences of a step as the layers of one KV group see them. pages: int32, tables of pages behind each
+    other."""
+
+    pages: Tensor
+    one: One | None
+    several: Several | None
+
+
+class PagedAttention:
+    """The attention of one layer, over its pages."""
+
+    def __init__(
+        self, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, dtype: torch.dtype, codes: KeptCodes | None
+    ) -> None:
+        """Describe a layer as our kernels for the CPU do; values are kept next to keys."""
+        _, kv_heads, size, dim = k_PKSD.shape
+        width = v_PKSW.shape[3]
+        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
+        assert v_PKSW.stride()[1:] == (size * width, width, 1), "the values of a head in a page are one piece"
+        self.heads, self.kv_heads, self.sharers, self.dim, self.width = heads, kv_heads, heads // kv_heads, dim, width
+        self.scoring, self.k, self.v, self.dtype, self.size = scoring, k_PKSD, v_PKSW, dtype, size
+        self.code = "" if codes is None else codes.kind
+        self.scales = (1.0, 1.0) if codes is None else (codes.k_scale, codes.v_scale)
+        held = (None, None) if codes is None else (codes.k_scales_PKS1, codes.v_scales_PKS1)
+        self.k_scales, self.v_scales = (k_PKSD if own is None else own for own in held)
+
+    @cached_property
+    def _pages(self) -> tuple[Any, ...]:
+        return (
+            self.k, self.v, self.k.stride(0), self.v.stride(0), self.k_scales, self.v_scales, self.k_scales.stride(0)
+        )  # fmt: skip
+
+    def keep(
+        self,
+        q_THD: Tensor | None,
+        k_NKD: Tensor,
+        v_NKW: Tensor,
+        slots_N: Tensor,
+        angles: tuple[Tensor, ...] | None,
+    ) -> Tensor | None:
+        """Turn queries and keys where there are angles, and put keys and values into slots int64 (page x S + offset;
+        below 0 nowhere). The queries, turned; None where none are given."""
+        assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are turned beside keys have their rows"
+        k_NKD, v_NKW = _rows(k_NKD), _rows(v_NKW)
+        queries = k_NKD if q_THD is None else _rows(q_THD)
+        cos, sin = (k_NKD, k_NKD) if angles is None else angles[:2]
+        turned_THD = None if q_THD is None else torch.empty(queries.shape, dtype=q_THD.dtype, device=q_THD.device)
+        q_blocks = 0 if q_THD is None else triton.cdiv(self.heads, _BLOCK_H)
+        kv_blocks = triton.cdiv(self.kv_heads, _BLOCK_H)
+        if len(k_NKD):
+            keep_rows[(len(k_NKD), q_blocks + 2 * kv_blocks)](
+                queries, *queries.stride()[:2], k_NKD, *k_NKD.stride()[:2], v_NKW, *v_NKW.stride()[:2], cos, sin,
+                0 if angles is None else cos.shape[-1], queries if turned_THD is None else turned_THD, slots_N,
+                *self._pages, *self.scales, self.heads, self.kv_heads, self.dim, self.width, q_blocks, kv_blocks,
+                TURNS=angles is not None, CODE=self.code, SIZE=self.size, BLOCK_H=_BLOCK_H,
+                BLOCK_D=triton.next_power_of_2(max(self.dim, self.width)), num_warps=4, **self._early,
+            )  # fmt: skip
+        return turned_THD
+
+    def attend(self, seen: Seen, q_THD: Tensor) -> Tensor:
+        """Every query over what its sequence has in pages -> [T, H, W]."""
+        q_THD = _rows(q_THD)
+        out_THW = q_THD.new_empty(len(q_THD), self.heads, self.width)
+        if seen.one is not None:
+            self._decode(seen.pages, seen.one, q_THD, out_THW)
+        if seen.several is not None:
+            self._prefill(seen.pages, seen.several, q_THD, out_THW)
+        return out_THW
+
+    def splits(self, sequences: int) -> int:
+        """Into how many parts the keys of a sequence with one query are cut, where so many have one: a power of two."""
+        wanted = _PROGRAMS // (sequences * self.kv_heads)
+        return min(MOST_SPLITS, 1 << wanted.bit_length() - 1) if wanted > 1 else 1
+
+    def _decode(self, pages: Tensor, one: One, q_THD: Tensor, out_THW: Tensor) -> None:
+        splits, count = self.splits(len(one)), len(one)
+        parts = sums = out_THW
+        if splits > 1:
+            parts = out_THW.new_empty(count * self.heads * splits * self.width, dtype=torch.float32)
+            sums = out_THW.new_empty(count * self.heads * splits * 2, dtype=torch.float32)
+        paged_attention_kernels.decode[(count, self.kv_heads, splits)](
+            q_THD, *q_THD.stride()[:2], out_THW, parts, sums, pages, one.offset_B, one.length_B, one.row_B,
+            *self._pages, *self._scored, SPLITS=splits, BLOCK_M=max(16, triton.next_power_of_2(self.sharers)),
+            BLOCK_N=64, **self._constants, **self._early, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        if splits > 1:
+            paged_attention_kernels.together[(count, self.heads)](
+                out_THW, parts, sums, one.row_B, self._sinks, self.heads, HAS_SINKS=self.scoring.sinks_H is not None,
+                SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2, **self._early,
+            )  # fmt: skip
+
+    def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
+        copied = self._copies(several)
+        block_m, block_n, warps, stages = self._tile(several)
+        tiles = several.queries // (block_m // self.sharers) + len(several)
+        kept = self._pages
+        if copied:
+            kept = (*(dense_kv.tiled(own, block_n) for own in self._gathered(pages, several)), *kept[2:])
+        paged_attention_kernels.prefill[(tiles, self.kv_heads)](
+            q_THD, *q_THD.stride()[:2], out_THW, pages, several.offset_C, several.length_C, several.row_C,
+            several.count_C, several.before_C, several.begin_C, len(several), several.rows, *kept, *self._scored,
+            BLOCK_M=block_m, BLOCK_N=block_n, **self._constants, DENSE=copied, **self._early, num_warps=warps,
+            num_stages=stages,
+        )  # fmt: skip
+
+    def _copies(self, several: Several) -> bool:
+        """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
+        takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
+        nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
+        looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense_kv.FEWEST_QUERIES
+        return takes and looked_at and 0 < nbytes <= COPY_BYTES
+
+    def _gathered(self, pages: Tensor, several: Several) -> tuple[Tensor, Tensor]:
+        """Keys [K x rows, D] and values [K x rows, W]."""
+        rows = self.kv_heads * several.rows
+        k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
+        v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
+        constants = {name: self._constants[name] for name in _GATHERED}
+        dense_kv.gather[(several.rows // dense_kv.ROOM, self.kv_heads)](
+            k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.begin_C, len(several),
+            *self._pages, *self.scales, BLOCK_N=dense_kv.ROOM, **constants, **self._early, num_warps=8,
+        )  # fmt: skip
+        return k_RD, v_RW
+
+    def _tile(self, several: Several) -> tuple[int, int, int, int]:
+        """Rows and keys of a tile, warps, and tiles of keys under way: less of each where numbers take more room."""
+        if self._copies(several):
+            return _DENSE_TILE
+        least = triton.next_power_of_2(max(16, self.sharers))
+        rows = triton.next_power_of_2(several.most * self.sharers)
+        wide = self.dtype == torch.float32 or max(self.dim, self.width) > 128
+        if wide:
+            return max(least, min(32, rows)), 32, 4, 2
+        return (128, 64, 8, 3) if max(least, rows) >= 128 else (max(least, min(64, rows)), 64, 4, 3)
+
+    @cached_property
+    def _sinks(self) -> Tensor:
+        return self.k if self.scoring.sinks_H is None else self.scoring.sinks_H
+
+    @cached_property
+    def _early(self) -> dict[str, Any]:
+        return early(self.k.device)
+
+    @cached_property
+    def _scored(self) -> tuple[Any, ...]:
+        return self._sinks, self.scoring.scale, self.scoring.softcap or 0.0, *self.scales, self.heads, self.scoring.size
+
+    @cached_property
+    def _constants(self) -> dict[str, Any]:
+        scoring = self.scoring
+        return {
+            "REACH": scoring.reach, "CAPPED": scoring.softcap is not None, "HAS_SINKS": scoring.sinks_H is not None,
+            "SHARERS": self.sharers, "SIZE": self.size, "DIM": self.dim, "WIDTH": self.width, "CODE": self.code,
+            "DTYPE": product_dtype(self.dtype), "BLOCK_D": max(16, triton.next_power_of_2(self.dim)),
+            "BLOCK_W": max(16, triton.next_power_of_2(self.width)),
+        }  # fmt: skip
+
+
+def _rows(x_THD: Tensor) -> Tensor:
+    """With each head in one piece, whatever lies between heads and rows."""
+    return x_THD if x_THD.stride(2) == 1 else x_THD.contiguous()

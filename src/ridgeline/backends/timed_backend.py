@@ -1,0 +1,203 @@
+"""A backend that is watched: each op of a step is timed where it runs, also in a step that is replayed.
+
+A watch times the parts of ops (`Op.parts`) as they are called. In a step that is replayed nobody calls them: there it
+times the step's kernel calls one by one, and adds up those of each part.
+"""
+
+import statistics
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.backends import prepared
+from ridgeline.backends.cpu.call_recording import Recording
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.backend import Backend, ReplayedSteps, SamplingKernel
+from ridgeline.core.ops.kv_layout import KVGroup
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_state import StatePages
+from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs
+from ridgeline.core.ops.work import Space, Work
+
+Part = tuple[Op, str]
+"""An op, and one of its methods that launch kernels."""
+_OWN_CALLS = 200
+
+
+class Watch:
+    """A watch over the ops of a model, which times their calls while it is `on`.
+
+    seconds: the seconds of each call of each part. inside: how many of the seconds of a call are the watch's own.
+    """
+
+    def __init__(self, model: Network, now: Callable[[], float]) -> None:
+        self.ops, self.backend, self.now = [op for _, op in model.ops()], prepared(model), now
+        self.seconds: dict[Part, list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
+        self.inside = _own_seconds(now)
+        self._owners: dict[StepGraph, list[Part | None]] = {}
+        self._spans: list[tuple[Part, int, int]] = []
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that were timed."""
+        return sum(map(len, self.seconds.values()))
+
+    @property
+    def spent(self) -> float:
+        """The seconds of all calls that were timed, without those of the watch."""
+        return sum(map(sum, self.seconds.values())) - self.calls * self.inside
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Time calls of ops while the context lasts."""
+        for op, part in self.seconds:
+            setattr(op, part, self._watched((op, part)))
+        try:
+            yield
+        finally:
+            for op, part in self.seconds:
+                delattr(op, part)
+
+    def _watched(self, part: Part) -> Any:
+        """Return the part as one that is timed; while a step is recorded, its own kernel calls are noted instead."""
+        op, name = part
+        forward, backend = getattr(op, name), self.backend
+        timed = _timed(forward, self.now, self.seconds[part])
+
+        def call(*arguments: Any) -> Any:
+            noted = backend.noted
+            if noted is None:
+                return timed(*arguments)
+            start = len(noted)
+            result = forward(*arguments)
+            self._spans.append((part, start, len(noted)))
+            return result
+
+        return call
+
+    def know(self, graph: StepGraph) -> None:
+        """Keep who owns the calls of a graph. If it was just made while the watch was on, these are the parts that were
+        noted; calls between ops are nobody's."""
+        if graph not in self._owners:
+            owners: list[Part | None] = [None] * len(graph.calls)
+            for part, start, stop in self._spans:
+                owners[start:stop] = [part] * (stop - start)
+            self._owners[graph] = owners
+        self._spans.clear()
+
+    def again(self, graph: StepGraph) -> Tensor:
+        """Replay a graph that is known, and time its calls one by one. Those of a part count as one call of it."""
+        spent = dict[Part, float]()
+        moments = graph.moments(self.now)
+        for owner, (start, end) in zip(self._owners[graph], pairwise(moments), strict=True):
+            if owner is not None:
+                spent[owner] = spent.get(owner, self.inside) + end - start - self.inside
+        for owner, seconds in spent.items():
+            self.seconds[owner].append(seconds)
+        return graph.result
+
+    def clear(self) -> None:
+        """Delete the seconds of all calls."""
+        for seconds in self.seconds.values():
+            seconds.clear()
+
+    def aside(self, run: Callable[[], object]) -> None:
+        """Run a function, and delete the seconds of its calls."""
+        counts = {part: len(seconds) for part, seconds in self.seconds.items()}
+        run()
+        for part, count in counts.items():
+            del self.seconds[part][count:]
+
+
+def _timed(forward: Any, now: Callable[[], float], seconds: list[float]) -> Any:
+    def call(*arguments: Any) -> Any:
+        start = now()
+        result = forward(*arguments)
+        seconds.append(now() - start)
+        return result
+
+    return call
+
+
+def _own_seconds(now: Callable[[], float]) -> float:
+    """Return the seconds that a watch adds to an interval that it times."""
+    seconds: list[float] = []
+    watched = _timed(lambda: None, now, seconds)
+    for _ in range(_OWN_CALLS):
+        watched()
+    return statistics.median(seconds)
+
+
+def look_seconds(now: Callable[[], float]) -> float:
+    """Return the seconds of a look at the clock between two calls of a replay."""
+    moments = Recording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
+    return statistics.median(end - start for start, end in pairwise(moments))
+
+
+class Watched(Backend):
+    """The backend of a watch's model. Steps that it replays call by call are timed."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self._backend = watch, watch.backend
+
+    @property
+    def noted(self) -> list[Any] | None:
+        """As Backend.noted."""
+        return self._backend.noted
+
+    @noted.setter
+    def noted(self, calls: list[Any] | None) -> None:
+        self._backend.noted = calls
+
+    def prepare(self, model: nn.Module) -> None:
+        self._backend.prepare(model)
+
+    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+        return self._backend.launches(op, work, space)
+
+    def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
+        return self._backend.replayed_steps(model)
+
+    def pages(
+        self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
+    ) -> Pages:
+        return self._backend.pages(layers, groups, states)
+
+    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+        return _WatchedGraphs(self._backend.step_graphs(model, pages), self._watch)
+
+    @property
+    def sampling_kernel(self) -> SamplingKernel | None:
+        return self._backend.sampling_kernel
+
+    def likeliest(self, logits_RV: Tensor) -> Tensor:
+        return self._backend.likeliest(logits_RV)
+
+
+class _WatchedGraphs(StepGraphs):
+    """The steps of a model that are replayed, timed by a watch call by call. A step that is replayed as a whole is not
+    timed."""
+
+    def __init__(self, graphs: StepGraphs, watch: Watch) -> None:
+        self._graphs, self._watch, self.by_call = graphs, watch, graphs.by_call
+
+    def bucket(self, step: Step) -> Hashable | None:
+        return self._graphs.bucket(step)
+
+    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+        if not self.by_call:
+            return self._graphs.logits(step, bucket, tables)
+        graph = self.graph(step, bucket, tables)
+        return None if graph is None else self._watch.again(graph)
+
+    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph | None:
+        found = self._graphs.graph(step, bucket, tables)
+        if found is not None:
+            self._watch.know(found)
+        return found

@@ -1,6 +1,0 @@
-"""Engine benchmark: what the engine itself does with a batch of requests, beside what the roofs of the machine allow.
-
-`workload.py` reads workloads and draws their prompts, `run.py` runs one and notes its steps, `roofs.py` says what the
-machine could do meanwhile. `row.py` puts the three together: figures, each with its ceiling and its share of it.
-`report.py` makes a document of rows, and JSON.
-"""

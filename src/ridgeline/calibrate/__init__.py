@@ -1,7 +1,0 @@
-"""Calibration: what this machine really does, in six constants a kernel class.
-
-`timer.py` reads the clock; `roofs.py` measures bandwidth by working set and peaks by format; `trials.py` are the
-models, `steps.py` times their ops where they stand, `probe.py` says at which pace, `observe.py` puts both together;
-`overhead.py` is what lies between ops; `fit.py` finds the constants, `run.py` does it all; `calibration.py` is the
-result, `file.py` keeps it, and `this.py` gives the machine as a Device.
-"""

@@ -1,0 +1,267 @@
+"""`ridgeline run MODEL --input-file IN --output-file OUT`: requests from a file, in OpenAI's batch format.
+
+An interrupted run goes on where it was: what the output has already is not asked again.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import typer
+from rich.progress import Progress, TextColumn
+
+from ridgeline.cli.console import LINE_EVERY, err, say
+from ridgeline.cli.engine_flags import TextFlags
+from ridgeline.cli.options import adapters_of
+from ridgeline.cli.process_setup import FAILED
+from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_cores, check_count
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied
+from ridgeline.server.openai_batch import Batch, Requests, Tally
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.util.files import check_apart, check_writable
+from ridgeline.util.host import cores
+
+STANDARD = "-"
+_PIECE = 1 << 16  # bytes that are read of a stream at a time
+
+
+class _Error(msgspec.Struct, frozen=True):
+    line: int = 0
+
+
+class _Output(msgspec.Struct, frozen=True):
+    """What is read of a line of an earlier output."""
+
+    custom_id: str | None
+    error: _Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an output has already: ids of requests, and numbers of lines that were none. size: of its whole lines."""
+
+    done: frozenset[str] = frozenset()
+    wrong: frozenset[int] = frozenset()
+    size: int = 0
+
+
+def run_batch(
+    model: str,
+    engine: TextFlags,
+    names: Sequence[str],
+    source: str,
+    target: str,
+    lora: Sequence[str] = (),
+    fleet: BatchFleet = ONE,
+) -> None:
+    """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
+    may have for the model. lora: adapters, as --lora has them. fleet: the engines. Raises ValueError; exits with 1
+    where the engine stops."""
+    check_count(fleet.replicas)
+    stream = _input(source)
+    earlier = Earlier()
+    if target != STANDARD:
+        check_apart({"--input-file": Path(source), "--output-file": Path(target)})
+        check_writable(Path(target))
+        earlier = read_earlier(Path(target))
+    if fleet.asked:
+        # Resolved: /dev/stdin is another file in another process.
+        path = Path(source).resolve() if source != STANDARD and Path(source).is_file() else None
+        _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)
+        return
+    settings = ServerSettings(models=tuple(names) or (model,))
+    loaded = engine.load(model, adapters=adapters_of(lora, "--lora")).loaded
+    with _output(target, earlier.size) as write:
+        asyncio.run(_answer(AsyncLLM(loaded), settings, _lines(stream), write, earlier))
+
+
+def _answer_on_ray(
+    model: str,
+    engine: TextFlags,
+    names: Sequence[str],
+    stream: BufferedIOBase,
+    path: Path | None,
+    target: str,
+    lora: Sequence[str],
+    fleet: BatchFleet,
+    earlier: Earlier,
+) -> None:
+    """The same by several engines, once all lines are known. path: of the file that is read; None of no file."""
+    from ridgeline.server.replicas.chosen_lines import chosen_lines
+    from ridgeline.server.replicas.ray_batch import answer_on_ray, check_ray_data
+    from ridgeline.server.replicas.ray_cluster import ray_cluster
+
+    for option, other in (("--device", engine.device != "cpu"), ("--tensor-parallel", engine.tensor_parallel > 1)):
+        if other:
+            raise ValueError(
+                f"--replicas answers a file with engines of one process each, on processors; leave {option} out, or "
+                "leave --replicas and --ray-address out"
+            )
+    check_ray_data()
+    settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
+    threads = engine.threads or max(1, cores() // fleet.replicas)
+    if fleet.ray_address is None:
+        check_cores(fleet.replicas, threads)
+        settings = beside(settings, fleet.replicas)
+    made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
+    made |= {"dummy_weights": engine.dummy_weights}
+    tally, began = Tally(), time.monotonic()
+    died: EngineDied | None = None
+    with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
+        requests = Requests(tally, write, earlier.done, earlier.wrong)
+        with chosen_lines(stream, path, lambda line: requests.read(line) is not None) as lines:
+            try:
+                if lines:
+                    answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+            except EngineDied as error:
+                died = error
+                say(_again(error))
+    say(summary(tally, time.monotonic() - began))
+    if died is not None:
+        raise typer.Exit(FAILED)
+
+
+async def _answer(
+    llm: AsyncLLM,
+    settings: ServerSettings,
+    lines: AsyncIterable[bytes],
+    write: Callable[[bytes], None],
+    earlier: Earlier,
+) -> None:
+    batch, began = Batch(llm, settings, write, earlier.done, earlier.wrong), time.monotonic()
+    async with llm:
+        progress = asyncio.create_task(_show_progress(batch))
+        try:
+            await batch.run(lines)
+        except EngineDied as error:
+            say(_again(error))
+            raise typer.Exit(FAILED) from None
+        finally:
+            progress.cancel()
+            say(summary(batch.tally, time.monotonic() - began))
+
+
+def _again(error: EngineDied) -> str:
+    return f"{error}; the same command goes on where it was"
+
+
+def summary(tally: Tally, seconds: float) -> str:
+    """What a run did, in a line."""
+    parts = [f"{tally.answered:,} answered"]
+    parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
+    parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)
+    parts += [f"{tally.skipped:,} there already"] * (tally.skipped > 0)
+    return (
+        f"{', '.join(parts)}; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens in "
+        f"{seconds:.1f} s, {tally.output_tokens / max(seconds, 1e-9):,.1f} output tok/s"
+    )
+
+
+async def _show_progress(batch: Batch) -> None:
+    """Say how far it is: in place on a terminal, else in a line now and then."""
+    began = time.monotonic()
+    if not sys.stderr.isatty():
+        while True:
+            await asyncio.sleep(LINE_EVERY)
+            say(summary(batch.tally, time.monotonic() - began))
+    with Progress(TextColumn("{task.description}", markup=False), console=err, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        while True:
+            bar.update(task, description=summary(batch.tally, time.monotonic() - began))
+            await asyncio.sleep(0.2)
+
+
+def read_earlier(path: Path) -> Earlier:
+    """What is in the output of an earlier run. Raises ValueError for a file that is none. A last line without its end
+    was being written when that run ended, and does not count."""
+    done, wrong, size = set[str](), set[int](), 0
+    if not path.is_file():
+        return Earlier()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            size += len(line)
+            try:
+                output = msgspec.json.decode(line, type=_Output)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise ValueError(
+                    f"{path} holds something else than a batch's output (line {number}); name another --output-file"
+                ) from None
+            if output.custom_id is not None:
+                done.add(output.custom_id)
+            elif output.error is not None:
+                wrong.add(output.error.line)
+    return Earlier(frozenset(done), frozenset(wrong), size)
+
+
+def _input(source: str) -> BufferedIOBase:
+    """What the requests are read from. Raises ValueError."""
+    if source == STANDARD:
+        if sys.stdin is None:
+            raise ValueError("standard input is closed; name a file as --input-file")
+        return cast(BufferedIOBase, sys.stdin.buffer)
+    try:
+        return Path(source).open("rb")
+    except OSError as error:
+        raise ValueError(f"{source} cannot be read: {error.strerror}; name a file of requests") from None
+
+
+async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
+    """The lines of a stream as they come. While those of a pipe or a terminal do not, others are answered; those of a
+    file are there."""
+    try:
+        await _readable(stream)
+    except OSError:  # nothing that could be waited for
+        for line in stream:
+            yield line
+        return
+    rest = b""
+    while data := stream.read1(_PIECE):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line
+        await _readable(stream)
+    if rest:
+        yield rest
+
+
+async def _readable(stream: BufferedIOBase) -> None:
+    """Wait until reading would not. Raises OSError for a stream that is no pipe, terminal or socket."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = stream.fileno()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+@contextmanager
+def _output(target: str, size: int) -> Iterator[Callable[[bytes], None]]:
+    """What writes a line, whole or not at all as far as the system lets us, behind what is there already."""
+    if target == STANDARD:
+        yield _print
+        return
+    with Path(target).open("ab", buffering=0) as file:
+        if os.path.isfile(target):
+            file.truncate(size)
+
+        def write(line: bytes) -> None:
+            while line:
+                line = line[file.write(line) :]
+
+        yield write
+
+
+def _print(line: bytes) -> None:
+    sys.stdout.write(line.decode())
+    sys.stdout.flush()

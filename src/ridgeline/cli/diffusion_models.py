@@ -1,0 +1,45 @@
+"""Which models `ridgeline image` and `ridgeline video` take, and offer to who names one that is not there."""
+
+from ridgeline.cli.image_files import PICTURES, Medium, clips
+from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint.hub_cache import cached_ids, hub_cache
+from ridgeline.core.checkpoint.source import UnknownModel, builtin_names, did_you_mean
+from ridgeline.core.models import ModelRefused
+from ridgeline.media.diffusion.pipeline_class import check_parts, pipeline_class_of
+from ridgeline.media.images.image_generator import draws_tokens
+
+
+def open_drawing(model: str, medium: Medium) -> Source:
+    """As `open_source`; who names a model that is not there is offered those that draw this. Raises ModelRefused."""
+    try:
+        return open_source(model)
+    except UnknownModel as unknown:
+        built_in = [name for name in builtin_names() if _draws(name, medium)]
+        nearest = did_you_mean(model, [*built_in, *(name for name in cached_ids(hub_cache()) if _draws(name, medium))])
+        raise ModelRefused(
+            f"{unknown.what}{nearest} nothing is downloaded here; give the folder of a pipeline, with a "
+            f"model_index.json, an id in the Hugging Face cache, or a built-in model ({', '.join(built_in)})"
+        ) from None
+
+
+def check_medium(source: Source, medium: Medium) -> None:
+    """Refuse, before it is loaded, a pipeline of what another command draws. Raises ValueError."""
+    other = _drawn_by(source)
+    if other.command != medium.command:
+        raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
+
+
+def _drawn_by(source: Source) -> Medium:
+    """What a pipeline draws. Raises ModelRefused for what is none."""
+    return clips(1.0) if pipeline_class_of(source).frames > 1 else PICTURES
+
+
+def _draws(name: str, medium: Medium) -> bool:
+    try:
+        source = open_source(name)
+        drawn = PICTURES if draws_tokens(source) else _drawn_by(source)
+        if source.pipeline:
+            check_parts(source, pipeline_class_of(source).parts)
+    except ModelRefused:  # it is no model to draw with, or a part of it is missing
+        return False
+    return drawn.command == medium.command

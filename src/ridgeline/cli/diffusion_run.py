@@ -1,0 +1,237 @@
+"""Drawing for a command: what is said, shown and written while pictures come about."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import typer
+from torch import Tensor
+
+from ridgeline.cli.console import counting_bar, loading_bar, say
+from ridgeline.cli.diffusion_models import check_medium, open_drawing
+from ridgeline.cli.diffusion_settings import DrawingSettings, denoiser_dtype
+from ridgeline.cli.image_files import DrawnFile, check_files, numbered
+from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
+from ridgeline.cli.interrupt import interruptible
+from ridgeline.cli.options import device_at, device_named
+from ridgeline.cli.process_setup import INTERRUPTED
+from ridgeline.cli.text_request import read_prompt
+from ridgeline.core.models.common.tiling import Tiling
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.engine.placement import await_card
+from ridgeline.insight.trace.interference import Meanwhile
+from ridgeline.media.diffusion.cfg_parallel import Pair, check_divides
+from ridgeline.media.diffusion.cfg_parallel_process import second_process
+from ridgeline.media.diffusion.decoding import preview
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.forecast import STAGES, Forecast, Forecaster
+from ridgeline.media.diffusion.noise import check_draws
+from ridgeline.media.diffusion.pipeline import Pipeline, Step, compile_blocks
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.util.document.humanize import say_seconds
+
+
+def draw(
+    model: str,
+    prompt: str | None,
+    request: DiffusionRequest,
+    settings: DrawingSettings,
+    dtype: str | None,
+    threads: int | None,
+) -> None:
+    """Draw the images or videos of a prompt. Raises ValueError.
+
+    request: all of it but the prompt. dtype: the name of the denoiser's dtype, as `denoiser_dtype` takes it.
+    """
+    runs_in = denoiser_dtype(dtype)
+    if prompt is None:
+        raise ValueError("give a prompt (- reads standard input), or --latents with a file of saved latents")
+    check_draws(request.seed or 0, request.images)
+    request = replace(request, prompt=read_prompt(prompt))
+    if settings.output is not None:
+        check_files(numbered(settings.output, request.images), settings.medium, force=settings.force)
+    source = open_drawing(model, settings.medium)
+    check_medium(source, settings.medium)
+    with loading_bar(model) as progress:
+        pipeline = load_pipeline(source, runs_in, threads=threads, progress=progress, device=settings.place)
+    _draw(pipeline, model, request, settings, runs_in)
+
+
+def _draw(
+    pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DrawingSettings, dtype: torch.dtype | None
+) -> None:
+    """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
+    device = device_at(settings.place)
+    forecaster = Forecaster(pipeline, device)
+    plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
+    medium = settings.medium
+    name = Path(f"{Path(pipeline.name).name}-{plan.seed}{medium.suffix}")
+    paths = numbered(settings.output or name, request.images)
+    if settings.output is None:
+        check_files(paths, medium, force=settings.force)
+    tiling = settings.tiling(pipeline.autoencoder, plan.geometry.latents)
+    forecast = forecaster.forecast(plan, tiling)
+    if settings.cfg_parallel:
+        check_divides(plan.guidance)
+        forecast = _apart(pipeline, plan, forecast)
+    for line in plan_lines(pipeline, plan, forecast, tiling, apart=settings.cfg_parallel):
+        say(line)
+    files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
+    drawing = _Drawing(pipeline, model, plan, settings, tiling, files)
+    if settings.cfg_parallel:
+        with _halved_threads() as threads, second_process(model, dtype, threads, plan) as pair:
+            drawing.run(pair)
+    else:
+        drawing.run()
+    for line in measured_lines(forecast.seconds, drawing.measured, forecast.device, drawing.meanwhile):
+        say(line)
+    if request.step_cache is not None:
+        say(skipped_line(plan, drawing.skipped))
+    if settings.as_json:
+        own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
+        told: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": settings.cfg_parallel}
+        told["compile_seconds"] = drawing.compiling
+        print(json.dumps({**told, **own}))
+
+
+def _apart(pipeline: Pipeline, plan: Plan, forecast: Forecast) -> Forecast:
+    """The same on two processes, each with half of the threads."""
+    with _halved_threads() as threads:
+        half = Forecaster(pipeline, device_named("this", threads))
+    return replace(forecast, seconds={**forecast.seconds, "denoise": half.apart(plan)})
+
+
+@contextmanager
+def _halved_threads() -> Iterator[int]:
+    """While it lasts, torch has half of the threads that it had, or one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Drawing:
+    """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
+    compiling: seconds that blocks were compiled for; None where they are not. meanwhile: what else happened, where this
+    thread did not wait for another process."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        model: str,
+        plan: Plan,
+        settings: DrawingSettings,
+        tiling: Tiling | None,
+        files: Sequence[DrawnFile],
+    ) -> None:
+        self._pipeline, self._model, self._plan, self._settings = pipeline, model, plan, settings
+        self._tiling, self._files = tiling, files
+        self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
+        self.compiling: float | None = None
+        self.meanwhile = Meanwhile()
+        self._written: list[Path] = []
+        self._previewed = 0  # the step that files of the group under way show; 0 for none
+
+    def run(self, pair: Pair | None = None) -> None:
+        """All of it. pair: as of `Pipeline.denoise`. Raises typer.Exit where somebody has stopped it."""
+        with self._clock("encode"):
+            texts = self._pipeline.encode(self._plan)
+        if self._settings.compiled:
+            start = perf_counter()
+            blocks = compile_blocks(self._pipeline, self._plan, texts)
+            self.compiling = perf_counter() - start
+            say(f"compiled {blocks} blocks of the denoiser in {say_seconds(self.compiling)}, which is in no figure")
+        steps, done = self._pipeline.denoise(self._plan, texts, pair), 0
+        with interruptible() as interrupt, counting_bar("step", self._plan.steps) as told:
+            while (step := self._next(steps)) is not None:
+                done += 1
+                self.skipped += step.skipped
+                told(done)
+                if step.last:
+                    self._finish(step)
+                elif not interrupt.asked:
+                    self._preview(step)
+                if interrupt.asked and done < self._plan.steps:
+                    self._stop(step, done)
+
+    def _next(self, steps: Iterator[Step]) -> Step | None:
+        with self._clock("denoise"):
+            return next(steps, None)
+
+    def _finish(self, step: Step) -> None:
+        """Save the latents of a group, then decode and write its pictures, then let go of the latents."""
+        self._previewed = 0
+        files = [self._files[image] for image in step.images]
+        for file, latents in zip(files, step.latents, strict=True):
+            file.save_latents(latents)
+        for file, latents in zip(files, step.latents, strict=True):
+            try:
+                file.write(self._decoded(latents))
+            except BaseException:  # an interrupt too
+                say(f"{file.latents} keeps what was drawn: {self._how(file)} decodes it")
+                raise
+            self._written.append(file.path)
+            if not self._settings.as_json:
+                print(file.path, flush=True)
+            if not self._settings.keep_latents:
+                file.latents.unlink()
+
+    def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
+        """The parts of a picture or a clip, each decoded when it is asked for."""
+        parts = self._pipeline.decode_parts(latents, self._tiling)
+        while True:
+            with self._clock("decode"):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
+    def _preview(self, step: Step) -> None:
+        """Where one is due, write what the pictures of a group would become."""
+        if self._settings.preview and step.number % self._settings.preview == 0:
+            assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
+            pixels = preview(self._pipeline.autoencoder, step.guess)
+            for image, each in zip(step.images, pixels, strict=True):
+                self._files[image].write([each], preview=f"step {step.number} of {step.of}")
+            self._previewed = step.number
+
+    def _stop(self, step: Step, done: int) -> None:
+        """Say what there is, in a line, and end."""
+        said = [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} drawn"] if self._written else []
+        if not step.last:
+            files = [self._files[image] for image in step.images]
+            for file, guess in zip(files, step.guess, strict=True):
+                file.save_latents(guess, stopped=f"step {step.number} of {step.of}")
+            shown = f", whose step {self._previewed} {_listed([file.path for file in files])} shows"
+            said.append(
+                f"{_listed([file.latents for file in files])} keeps what would have come of the rest"
+                f"{shown if self._previewed else ''}: {self._how(files[0])}{' --force' if self._previewed else ''} "
+                "decodes it"
+            )
+        say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
+        raise typer.Exit(INTERRUPTED)
+
+    def _how(self, file: DrawnFile) -> str:
+        return f"ridgeline {self._settings.medium.command} {self._model} --latents {file.latents}"
+
+    @contextmanager
+    def _clock(self, stage: str) -> Iterator[None]:
+        with nullcontext() if self._settings.cfg_parallel else self.meanwhile.noted():
+            start = perf_counter()
+            try:
+                yield
+                await_card(self._settings.place)
+            finally:
+                self.measured[stage] += perf_counter() - start
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    """Names of files: the first and the last of many."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"

@@ -1,0 +1,89 @@
+"""`ridgeline plan` of a pipeline that draws: seconds and dollars of a picture or a clip, and what would change them."""
+
+import json
+from collections.abc import Sequence
+
+from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_options import (
+    MoneyFlags,
+    PictureFlags,
+    SetupFlags,
+    ShownFlags,
+    WorkloadFlags,
+    compared_cards,
+    given_flags,
+    listed_options,
+    quoted_cards,
+    sections_of,
+    with_price,
+)
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.ops.number_formats import FORMATS, format_named
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_plan_comparison import compare_pipeline_document, compare_pipeline_json
+from ridgeline.media.diffusion.pipeline_plan_page import SECTIONS, pipeline_document, pipeline_json
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.device import Device
+from ridgeline.util.document.terminal_renderer import show
+
+_USUAL = "bf16"
+
+
+def plan_pictures(
+    source: Source,
+    setup: SetupFlags,
+    workload: WorkloadFlags,
+    pictures: PictureFlags,
+    money: MoneyFlags,
+    shown: ShownFlags,
+    lora: Sequence[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the plan, or the comparison of cards. Raises ValueError."""
+    _check(source.title, setup, workload, lora)
+    parts = outline(source, format_named(setup.weights or _USUAL).dtype)
+    usual, price = Usual.of(source, parts), PipelinePrice(parts)
+    asked = _asked(pictures)
+
+    def planned(card: Device) -> PipelinePlan:
+        return PipelinePlan(
+            source.title, price, usual, card, asked, setup.devices, setup.memory_utilization, eager=pictures.eager
+        )
+
+    devices = compared_cards(shown, setup.device)
+    if devices is not None:
+        named = None if setup.device is None else device_named(setup.device).name
+        quoted, unpriced = quoted_cards(devices, money, named)
+        plans = [planned(card) for card in quoted if setup.devices == 1 or card.link is not None]
+        if not plans:
+            raise ValueError("no link joins any of these cards; give --devices 1, or cards with a link")
+        shown_there = compare_pipeline_document(plans, unpriced)
+        print(json.dumps(compare_pipeline_json(plans))) if as_json else show(shown_there)
+        return
+    assert setup.device is not None
+    sections = sections_of(shown, SECTIONS)
+    plan = planned(with_price(device_named(setup.device), money))
+    print(json.dumps(pipeline_json(plan))) if as_json else show(pipeline_document(plan, sections))
+
+
+def _asked(pictures: PictureFlags) -> Asked:
+    pictures.check()
+    size = None if pictures.size is None else Size.parse(pictures.size)
+    return Asked(size, pictures.steps, pictures.guidance, pictures.frames, pictures.count)
+
+
+def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
+    """Raises ValueError for what is asked of models that write."""
+    names = given_flags(workload) + given_flags(setup, "device", "devices", "weights", "memory_utilization")
+    names += ["--lora"] if lora else []
+    if names:
+        raise ValueError(
+            f"{title} draws and writes no text: {listed_options(names)} for models that write; it takes --size, "
+            "--steps, --guidance, --frames, --count, --eager and --compile"
+        )
+    plain = [known.name for known in FORMATS]
+    if setup.weights is not None and setup.weights not in plain:
+        raise ValueError(f"--weights is {setup.weights!r}; of a pipeline it must be one of {', '.join(plain)}")

@@ -1,0 +1,101 @@
+"""`ridgeline trace` of a pipeline: one step of a picture, priced beside measured."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.cli.console import loading_bar, say, status
+from ridgeline.cli.options import device_at, device_named
+from ridgeline.cli.plan_options import named_sections
+from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, clock_of, traced_on
+from ridgeline.insight.trace.anatomy import layer_numbers
+from ridgeline.insight.trace.denoise_step import moment_of
+from ridgeline.insight.trace.guidance_delta import pull_of
+from ridgeline.insight.trace.image_trace import trace_picture
+from ridgeline.insight.trace.views.image_report import STAGES, picture_json, picture_story
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.patch_attention import looks
+from ridgeline.insight.trace.views.perfetto import steps_perfetto
+from ridgeline.insight.trace.views.report import WIDTH, Shown
+from ridgeline.insight.trace.views.trace_export import to_csv
+from ridgeline.insight.trace.word_attention import word_attention
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.geometry import Size
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.util.document.svg import svg
+from ridgeline.util.document.terminal_renderer import show
+from ridgeline.util.files import check_writable, write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a trace of a picture is asked for beside the picture."""
+
+    device: str
+    layer: str | None
+    attention: bool
+    repeats: int | None
+    threads: int | None
+    files: Files
+    as_json: bool
+
+
+def _check_picture(drawing: Drawing, asked: Asked) -> None:
+    """Raises ValueError for a file that nothing would be drawn into, or that cannot be written."""
+    path = drawing.picture
+    if path is None:
+        return
+    if not (asked.attention or drawing.pull):
+        raise ValueError("--picture draws what --attention and --pull show; give one of them, or leave it out")
+    if path.suffix != ".svg":
+        raise ValueError(f"--picture is {path}; name an .svg file")
+    check_writable(path)
+
+
+def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, asked: Asked) -> None:
+    """Trace a picture or clip and show it. Raises ValueError."""
+    size = None if drawing.size is None else Size.parse(drawing.size)
+    request = DiffusionRequest(
+        prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,
+        frames=drawing.frames, second_guidance=drawing.second_guidance,
+    )  # fmt: skip
+    _check_picture(drawing, asked)
+    sections = named_sections(drawing.section, STAGES)
+    place = traced_on(asked.device)
+    if place.type != "cpu" and (asked.attention or drawing.pull):
+        looks_in = "--attention" if asked.attention else "--pull"
+        raise ValueError(f"{looks_in} looks into a model on the processor; leave it out, or --device {asked.device}")
+    with loading_bar(model) as progress:
+        pipeline = load_pipeline(model, threads=asked.threads, progress=progress, device=place)
+    layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
+    plan = pipeline.plan(request)
+    with status("drawing"):
+        moment = moment_of(pipeline, plan, drawing.step)
+        layer_seen = layer if isinstance(layer, int) else None
+        words = word_attention(moment, layer_seen) if asked.attention else None
+        pull = pull_of(moment) if drawing.pull else None
+    threads = torch.get_num_threads()
+    with status("tracing"):
+        device = device_named(asked.device, threads) if place.type == "cpu" else device_at(place)
+        at_hand = asked.device == "this" or place.type != "cpu"
+        ledger = trace_picture(
+            moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
+        )
+    ledger = dataclasses.replace(ledger, words=words, pull=pull)
+    if drawing.picture is not None:
+        figure = looks(ledger)
+        assert figure is not None, "checked before"
+        write_whole(drawing.picture, svg(figure))
+        say(f"wrote {drawing.picture}")
+    asked.files.write(
+        csv=lambda: to_csv(*ledger.stages.values()),
+        perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),
+        roofline=lambda: ledger_roofline(ledger.denoise),
+    )
+    if asked.as_json:
+        print(json.dumps(picture_json(ledger)))
+    else:
+        sections = tuple(ledger.stages) if drawing.full else sections
+        show(picture_story(ledger, Shown(layer, asked.files.roofline is not None), sections), WIDTH)

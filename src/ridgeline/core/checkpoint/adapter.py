@@ -1,0 +1,344 @@
+"""LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors become additions beside the
+matrices of a model.
+
+The files: https://huggingface.co/docs/peft/developer_guides/checkpoint
+"""
+
+import hashlib
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ridgeline.core.checkpoint.casting import Casts
+from ridgeline.core.checkpoint.hub_cache import cached_folder, hub_cache
+from ridgeline.core.checkpoint.safetensors_header import TensorEntry, read_header
+from ridgeline.core.checkpoint.source import ADAPTER, open_source
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields, ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.matrix import AdapterRows, LowRank, Matrix
+from ridgeline.core.ops.op import Op
+from ridgeline.util.document.humanize import three
+from ridgeline.util.untrusted import refuse_pointer
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTarget:
+    """A matrix of a model: the op that multiplies with it, and its name there."""
+
+    op: Op
+    name: str
+    matrix: Matrix
+
+    def put(self, number: int, added: LowRank, rows: AdapterRows) -> None:
+        """Put the addition of an adapter of this number beside it."""
+        self.op.adapt(number, self.name, added, rows)
+
+    def added(self, number: int) -> LowRank:
+        """What was put there."""
+        found = self.matrix.low_rank(number)
+        assert found is not None
+        return found
+
+
+def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
+    """Every matrix that an adapter may add to: all but the head's and the experts'."""
+    found: dict[str, AdapterTarget] = {}
+    for path, op in model.ops():
+        for name, matrix in op.adaptable().items():
+            found[family.checkpoint_name(model.module_name(f"{path}.{name}"))] = AdapterTarget(op, name, matrix)
+    return found
+
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+_MAX_RANK = 4096
+_DTYPES = {"F64", "F32", "F16", "BF16"}
+
+# What an adapter may ask for and does not get, and what of it is nothing.
+_REFUSED = {
+    "use_dora": "DoRA",
+    "modules_to_save": "whole modules in an adapter (modules_to_save)",
+    "trainable_token_indices": "tokens in an adapter (trainable_token_indices)",
+    "target_parameters": "LoRA on experts' parameters (target_parameters)",
+    "layer_replication": "layer_replication",
+    "lora_bias": "biases in an adapter (lora_bias)",
+    "alora_invocation_tokens": "activated LoRA (alora_invocation_tokens)",
+    "use_qalora": "QA-LoRA",
+}
+# Beginnings of an initialisation that changes the model's own weights.
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# Keys that change nothing of what an adapter computes, or that its tensors say themselves.
+_READ = {
+    "peft_type", "task_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules",
+    "bias", "base_model_name_or_path", "init_lora_weights", "inference_mode", "lora_dropout", "fan_in_fan_out",
+    "auto_mapping", "revision", "peft_version", "megatron_config", "megatron_core", "layers_to_transform",
+    "layers_pattern", "exclude_modules", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
+    "arrow_config", "runtime_config", "qalora_group_size", "ensure_weight_tying",
+}  # fmt: skip
+_QUANTIFIED = re.compile(r"[*+{?]")
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A and B of one matrix in the adapter's file, its rank and what the product is multiplied with."""
+
+    first: TensorEntry
+    second: TensorEntry
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter that was read, without its numbers.
+
+    name: by which requests choose it. folder: where it is. base: the model that it says it was made for. halves: by the
+    checkpoint's name of the matrix that they add to. digest: of all its contents: equal digests, equal results.
+    """
+
+    name: str
+    folder: Path
+    base: str
+    targets: tuple[str, ...]
+    halves: Mapping[str, Half]
+    digest: bytes
+
+    @property
+    def rank(self) -> int:
+        """The largest of its ranks."""
+        return max(half.rank for half in self.halves.values())
+
+    def describe(self, width: int) -> str:
+        """In a line, what it is, with numbers of `width` bytes."""
+        nbytes = three(self.parameters * width / 1e6)
+        return f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, {nbytes} MB a step that it is in"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it has."""
+        return sum(math.prod(e.shape) for half in self.halves.values() for e in (half.first, half.second))
+
+
+def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
+    """Read an adapter's config and the header of its weights. path: its folder, or an id in the cache of Hugging Face's
+    tools. Raises ModelRefused, in one line, for what is none or asks for what is not built."""
+    try:
+        component = open_source(path).components.get(ADAPTER)
+    except ModelRefused:
+        if Path(path).is_dir() or cached_folder(path, hub_cache()) is not None:
+            raise
+        raise ModelRefused(f"there is no adapter {path}; give the folder that PEFT saved one in") from None
+    if component is None or component.config is None:
+        raise ModelRefused(f"{path} holds no adapter ({_CONFIG}); give the folder that PEFT saved one in")
+    config, folder = component.config, component.folder
+    _refuse_unbuilt(config)
+    weights = folder / _WEIGHTS
+    if not weights.is_file():
+        pickled = (folder / "adapter_model.bin").is_file()
+        refuse_pointer(folder / "adapter_model.bin")
+        raise ModelRefused(
+            f"{folder} holds its adapter as pickle only, which can run code when opened; save it as safetensors"
+            if pickled
+            else f"{folder} lacks {_WEIGHTS}; fetch it again"
+        )
+    halves = _halves(config, weights, read_header(weights))
+    rank = max(half.rank for half in halves.values())
+    if most_rank is not None and rank > most_rank:
+        raise ModelRefused(f"{folder}: the adapter has rank {rank}, --max-lora-rank is {most_rank}; raise it")
+    base = config.values.get("base_model_name_or_path")
+    return Adapter(name, folder, str(base or ""), _listed(config), halves, _digest(folder))
+
+
+def _refuse_unbuilt(config: Fields) -> None:
+    """Raises ModelRefused naming what an adapter asks for and does not get."""
+    values = config.values
+    if str(values.get("peft_type", "")).upper() != "LORA":
+        raise config.refuse(f"peft_type is {values.get('peft_type')!r}; only LoRA adapters are supported")
+    for key, what in _REFUSED.items():
+        if values.get(key):
+            raise config.refuse(f"{what} is not supported; merge the adapter into the model")
+    if values.get("bias", "none") != "none":
+        raise config.refuse(f"bias is {values['bias']!r}: adapters that change biases are not supported; merge it")
+    start = values.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
+        raise config.refuse(
+            f"init_lora_weights is {start!r}, which changes the model's own weights; convert it to plain LoRA"
+        )
+    unknown = next((key for key, value in values.items() if key not in _READ | _REFUSED.keys() and value), None)
+    if unknown is not None:
+        raise config.refuse(f"{unknown} = {values[unknown]!r} is not supported; remove it if it changes nothing")
+
+
+def _listed(config: Fields) -> tuple[str, ...]:
+    """The names in target_modules; none where that is a pattern, or all-linear: its tensors say what is meant."""
+    targets = config.values.get("target_modules")
+    if isinstance(targets, str):
+        return ()
+    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        raise config.refuse("target_modules is neither a list of names nor a pattern; fetch it again")
+    return tuple(targets)
+
+
+def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, Half]:
+    """A and B of each matrix, with the rank and the scale that the config says. Raises ModelRefused."""
+    pairs: dict[str, dict[str, TensorEntry]] = {}
+    for name, entry in entries.items():
+        found = _TENSOR.fullmatch(name)
+        if found is None or len(entry.shape) != 2 or entry.dtype not in _DTYPES:
+            raise ModelRefused(f"{path}: {_why_not(name, entry)}; merge the adapter into the model")
+        pairs.setdefault(found["module"], {})[found["half"]] = entry
+    if not pairs:
+        raise ModelRefused(f"{path} holds no tensors; fetch it again")
+    return {module: _half(config, path, module, pair) for module, pair in pairs.items()}
+
+
+def _why_not(name: str, entry: TensorEntry) -> str:
+    if "lora_embedding" in name:
+        return f"{name}: LoRA on embeddings is not supported"
+    if "lora_magnitude_vector" in name:
+        return f"{name}: DoRA is not supported"
+    if _TENSOR.fullmatch(name) is not None and entry.dtype not in _DTYPES:
+        return f"{name} is stored in {entry.dtype}; an A or B is read in {', '.join(sorted(_DTYPES))}"
+    return f"{name} is no A or B of a LoRA, and whole modules in an adapter are not supported"
+
+
+def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> Half:
+    """A and B of one matrix. Raises ModelRefused."""
+    if len(pair) < 2:
+        raise ModelRefused(f"{path} lacks lora_{'A' if 'B' in pair else 'B'} of {module}; fetch it again")
+    rank = _patterned(config, "rank_pattern", module, config.count("r", 8, most=_MAX_RANK))
+    alpha = _patterned(config, "alpha_pattern", module, config.values.get("lora_alpha", 8))
+    first, second = pair["A"], pair["B"]
+    if not isinstance(rank, int) or first.shape[0] != rank or second.shape[1] != rank:
+        raise ModelRefused(
+            f"{path}: A and B of {module} are {list(first.shape)} and {list(second.shape)}, "
+            f"{_CONFIG} says rank {rank}; fetch both again"
+        )
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
+        raise config.refuse(f"lora_alpha is {repr(alpha)[:40]}; it must be a finite number")
+    return Half(first, second, rank, alpha / (math.sqrt(rank) if config.values.get("use_rslora") else rank))
+
+
+def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
+    """What a pattern says of a module, as PEFT reads it: the first whose expression fits the end of its name."""
+    patterns = config.values.get(key) or {}
+    if not isinstance(patterns, dict):
+        raise config.refuse(f"{key} is no object; fetch it again")
+    for pattern, value in patterns.items():
+        if len(pattern) > 200 or len(_QUANTIFIED.findall(pattern)) > 3:
+            raise config.refuse(f"{key} has an expression that is too intricate ({pattern[:40]!r}); name the modules")
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return value
+        except re.error:
+            raise config.refuse(f"{key} has {pattern!r}, which is no regular expression; fetch it again") from None
+    return default
+
+
+def _digest(folder: Path) -> bytes:
+    """Of all that decides what an adapter computes."""
+    state = hashlib.blake2b(b"ridgeline adapter 1", digest_size=32)
+    for file in (_CONFIG, _WEIGHTS):
+        with (folder / file).open("rb") as opened:
+            state.update(hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=32)).digest())
+    return state.digest()
+
+
+def read_adapters(paths: Mapping[str, str]) -> list[Adapter]:
+    """Several, by their names. Raises ModelRefused."""
+    return [read_adapter(name, path) for name, path in paths.items()]
+
+
+# -- beside a model ---------------------------------------------------------------------------------------------------
+
+
+def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
+    """Put adapters, numbered from 1 in their order, beside the matrices of a model on meta, unfilled; how many they
+    are. Raises ModelRefused for one that was made for another model."""
+    if not adapters:
+        return 0
+    if model.encodes or not model.has_head:
+        what = "with an encoder" if model.encodes else "without a head"
+        raise ModelRefused(f"adapters of models {what} are not supported; merge the adapter into the model")
+    model.adapters = AdapterRows()
+    for number, adapter in enumerate(adapters, 1):
+        targets, taken = targets_of(model, family), list[AdapterTarget]()
+        _refuse_missing(adapter, targets)
+        for module, half in adapter.halves.items():
+            target = _target(adapter, targets, family, module)
+            if target in taken:
+                raise ModelRefused(f"{adapter.folder}: it adapts {module} a second time; fetch it again")
+            taken.append(target)
+            inputs, outputs = target.matrix.spec.inputs, target.matrix.spec.outputs
+            if half.first.shape[1] != inputs or half.second.shape[0] != outputs:
+                raise ModelRefused(
+                    f"{adapter.folder}: A and B of {module} are {list(half.first.shape)} and "
+                    f"{list(half.second.shape)}, the model's matrix has {inputs} inputs and {outputs} outputs"
+                    f"{_made_for(adapter)}"
+                )
+            with torch.device("meta"):
+                added = LowRank(
+                    target.matrix.inputs, target.matrix.outputs, half.rank, half.scale, target.matrix.spec.dtype
+                )
+            target.put(number, added, model.adapters)
+    return len(adapters)
+
+
+def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Family, module: str) -> AdapterTarget:
+    """The matrix that a module of an adapter is. Raises ModelRefused where there is none."""
+    if ".experts." in module:
+        raise ModelRefused(f"{adapter.folder}: LoRA on experts ({module}) is not supported; merge it into the model")
+    if module == "lm_head" or module.endswith(".lm_head"):
+        raise ModelRefused(f"{adapter.folder}: LoRA on the head ({module}) is not supported; merge it into the model")
+    # As the checkpoint calls it, without the trunk, or as another version of transformers does.
+    names = (module, family.trunk + module, family.checkpoint_name(family.own_name(module)))
+    target = next((targets[name] for name in names if name in targets), None)
+    if target is None:
+        raise ModelRefused(f"{adapter.folder}: it adapts {module}, which the model does not have{_made_for(adapter)}")
+    return target
+
+
+def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
+    """Raises ModelRefused for a name in target_modules that no matrix of the model has."""
+    for wanted in adapter.targets:
+        if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
+            raise ModelRefused(
+                f"{adapter.folder}: target_modules has {wanted!r}, which the model does not have{_made_for(adapter)}"
+            )
+
+
+def _made_for(adapter: Adapter) -> str:
+    return f"; it was made for {adapter.base}" if adapter.base else "; it was made for another"
+
+
+def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> None:
+    """Read the numbers of adapters that are beside a model, in the model's dtype. Raises ModelRefused."""
+    targets, casts = targets_of(model, family), Casts()
+    for number, adapter in enumerate(adapters, 1):
+        for module, *halves in _numbers(adapter):
+            added = _target(adapter, targets, family, module).added(number)
+            device, half = next(model.parameters()).device, adapter.halves[module]
+            named = zip((half.first.name, half.second.name), halves, strict=True)
+            added.fill(*(casts.cast(name, t, added.lora_A.dtype).to(device).contiguous() for name, t in named))
+
+
+def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """A and B of each matrix."""
+    path = adapter.folder / _WEIGHTS
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for module, half in adapter.halves.items():
+                first, second = file.get_tensor(half.first.name), file.get_tensor(half.second.name)
+                if not (torch.isfinite(first).all() and torch.isfinite(second).all()):
+                    raise ModelRefused(f"{path}: A or B of {module} holds NaN or infinity; fetch it again")
+                yield module, first, second
+    except (SafetensorError, OSError) as error:
+        raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None

@@ -1,0 +1,242 @@
+"""A plain checkpoint written anew with quantised weights, in a layout that other engines read."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ridgeline.core.checkpoint.casting import Casts
+from ridgeline.core.checkpoint.compressed_tensors_writer import compressed, compressed_bytes, quantization_config
+from ridgeline.core.checkpoint.folder import Checkpoint, open_checkpoint
+from ridgeline.core.checkpoint.parameter_map import Naming
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.core.models.building import build
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import ModelRefused, read_object
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.recipes import WITH_HEAD, quantised_recipe
+from ridgeline.core.models.registry import family_of
+from ridgeline.core.ops.matrix import QuantisedMatrix
+from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
+from ridgeline.util.document.humanize import gb, say_gb
+from ridgeline.util.version import __version__
+
+_SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
+_INDEX = "model.safetensors.index.json"
+_REWRITTEN = ("config.json", "README.md", _INDEX)
+_CARD_BEFORE = "README-unquantised.md"
+_COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What became of a checkpoint. matrices: how many are quantised; kept: names of matrices that are not. before,
+    after: bytes of all tensors."""
+
+    folder: Path
+    matrices: int
+    kept: tuple[str, ...]
+    before: int
+    after: int
+
+
+def quantise_folder(
+    source: Source, folder: Path, weights: str, *, force: bool = False, progress: Progress | None = None
+) -> Quantised:
+    """Write the checkpoint of a source to a new folder, its matrices in a weight format, and what lies beside it.
+
+    force: put it in the place of a model's folder. Whole or not at all. Raises ModelRefused for what cannot be
+    quantised so, ValueError for a folder that cannot be written.
+    """
+    if source.folder is None:
+        raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
+    if weights.endswith(WITH_HEAD):
+        raise ValueError(
+            f"--weights is {weights!r}; other engines read no quantised embedding: leave {WITH_HEAD} out (it runs: "
+            "ridgeline run --weights)"
+        )
+    recipe = quantised_recipe(weights, source.config)
+    if not recipe.name:
+        raise ValueError(f"--weights is {weights!r}, as the checkpoint is stored; give a narrower format")
+    _check_place(folder, source.folder, force=force)
+    checkpoint, stored = open_checkpoint(source.folder), weight_format_named(weights)
+    model = build(source.config, recipe=recipe)
+    family = family_of(source.config)
+    matrices = _matrices(model, family, source.name, checkpoint, stored)
+    after = sum(_nbytes(checkpoint, matrices, name) for name in checkpoint.entries)
+    free = shutil.disk_usage(folder.resolve().parent).free
+    if after > free:
+        raise ValueError(
+            f"{folder} would take {say_gb(gb(after))}, its disk has {say_gb(gb(free))} free; name a folder on another"
+        )
+    kept = _kept(model, family, checkpoint, matrices)
+    temporary = folder.resolve().with_name(f".{folder.resolve().name[:200]}.quantised")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        _write_beside(temporary, source, weights, stored, kept)
+        _write_weights(temporary, checkpoint, matrices, progress)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.replace(folder.resolve())
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}; name a folder on another disk") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Quantised(folder, len(matrices), kept, checkpoint.nbytes, after)
+
+
+def _check_place(folder: Path, source: Path, *, force: bool) -> None:
+    """Refuse a place that is taken, but by a model that may be replaced. Raises ValueError."""
+    target = folder.resolve()
+    if target == source.resolve() or target in source.resolve().parents:
+        raise ValueError(f"{folder} holds the model that is read; name another folder")
+    if not target.parent.is_dir():
+        raise ValueError(f"{folder} cannot be written: there is no folder {target.parent}; make it first")
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not force:
+        raise ValueError(f"{folder} exists already; name another folder, or replace it with --force")
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        raise ValueError(f"{folder} is no model's folder, and is not replaced; name another")
+
+
+# -- what becomes of which tensor --------------------------------------------------------------------------------------
+
+
+def _matrices(
+    model: Model, family: Family, title: str, checkpoint: Checkpoint, stored: WeightFormat
+) -> Mapping[str, QuantisedMatrix]:
+    """The matrices that are quantised, by the checkpoint's names of their weights. Raises ModelRefused for a layout
+    that compressed-tensors does not have."""
+    naming, found = Naming(model, family, checkpoint), dict[str, QuantisedMatrix]()
+    for name in checkpoint.entries:
+        module, own = naming.places.get(naming.place(name), (None, ""))
+        if module is not None and module.takes_all:
+            raise ModelRefused(
+                f"{title} stores the experts of a layer in one tensor ({name}), which compressed-tensors has "
+                "no layout for; --weights of the other commands quantises it while it is loaded"
+            )
+        if not isinstance(module, QuantisedMatrix) or own != "weight":
+            continue
+        if module.spec.transposed or module.spec.kernel:
+            raise ModelRefused(
+                f"{title} stores {name} [in, out] or as a convolution, which compressed-tensors has no layout "
+                "for; --weights of the other commands quantises it while it is loaded"
+            )
+        if module.inputs % (stored.block[1] or 1) == 0:
+            found[name] = module
+    if not found:
+        raise ModelRefused(f"{title} has no matrices of whole groups of {stored.block[1]} inputs; give int8")
+    return found
+
+
+def _kept(
+    model: Model, family: Family, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]
+) -> tuple[str, ...]:
+    """The modules with matrices that stay as they are, for `ignore`: the head too where it has no tensor of its own."""
+    stay = {
+        name.removesuffix(".weight")
+        for name, entry in checkpoint.entries.items()
+        if name.endswith(".weight") and len(entry.shape) == 2 and name not in matrices
+    }
+    heads = {
+        family.checkpoint_name(model.module_name(path))
+        for path, op in model.ops()
+        if any(place.kind == "head" for place in op.places().values())
+    }
+    return tuple(sorted(stay | heads))
+
+
+def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], name: str) -> int:
+    """Bytes of what a tensor becomes."""
+    entry = checkpoint.entries[name]
+    if name in matrices:
+        return compressed_bytes(matrices[name], matrices[name].spec.dtype.itemsize)
+    return entry.end - entry.begin
+
+
+def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> Mapping[str, list[str]]:
+    """The checkpoint's tensors by the file that they are written to."""
+    parts: list[list[str]] = [[]]
+    filled = 0
+    for name in checkpoint.entries:
+        size = _nbytes(checkpoint, matrices, name)
+        if parts[-1] and filled + size > _SHARD:
+            parts.append([])
+            filled = 0
+        parts[-1].append(name)
+        filled += size
+    if len(parts) == 1:
+        return {"model.safetensors": parts[0]}
+    return {f"model-{n:05}-of-{len(parts):05}.safetensors": part for n, part in enumerate(parts, 1)}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _write_weights(
+    folder: Path, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], progress: Progress | None
+) -> None:
+    """The tensors, one file in memory at a time, and the index of several."""
+    done, places, total = 0, dict[str, str](), 0
+    files = _files(checkpoint, matrices)
+    for file, names in files.items():
+        tensors: dict[str, Tensor] = {}
+        for name in names:
+            full = checkpoint.read(name)
+            own = _quantised(name, matrices[name], full) if name in matrices else {name: full}
+            assert sum(tensor.nbytes for tensor in own.values()) == _nbytes(checkpoint, matrices, name)
+            tensors |= own
+            done += full.nbytes
+            if progress is not None:
+                progress(done, checkpoint.nbytes)
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        shutil.copymode(folder / "config.json", folder / file)  # the library lets nobody else read it
+        places |= dict.fromkeys(tensors, file)
+        total += sum(tensor.nbytes for tensor in tensors.values())
+    if len(files) > 1:
+        _write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
+    """What a matrix's weight becomes. Raises ModelRefused for numbers that cannot be quantised."""
+    try:
+        return compressed(name.removesuffix(".weight"), matrix, Casts().cast(name, full, matrix.spec.dtype))
+    except ValueError as error:
+        raise ModelRefused(f"tensor {name} {error}") from None
+
+
+def _write_beside(folder: Path, source: Source, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
+    """The config with its section, the card, and tokenizer, templates and licences as they are."""
+    assert source.folder is not None
+    config = read_object(source.folder / "config.json")
+    _write_json(folder / "config.json", config | {"quantization_config": quantization_config(stored, kept)})
+    for path in _beside(source.folder):
+        shutil.copyfile(path, folder / path.name)
+    card = source.folder / "README.md"
+    if card.is_file():
+        shutil.copyfile(card, folder / _CARD_BEFORE)
+    more = f", whose own card is [{_CARD_BEFORE}]({_CARD_BEFORE})" if card.is_file() else ""
+    (folder / "README.md").write_text(
+        f"# {folder.name.removeprefix('.').removesuffix('.quantised')}\n\n{source.title}{more}, with weights in "
+        f"{weights}: rounded to the nearest, without data, by `ridgeline quantize` {__version__}, in the layout of "
+        "compressed-tensors. Embedding, head, norms and routers are as they were.\n",
+        encoding="utf-8",
+    )
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """What is copied of a model's folder: none of it weights."""
+    seen = sorted({path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()})
+    yield from (path for path in seen if path.name not in (*_REWRITTEN, _CARD_BEFORE))
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,249 @@
+"""A checkpoint folder: one safetensors file, or shards under an index."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ridgeline.core.checkpoint.safetensors_header import TensorEntry, data_offset, entry_width, read_header
+from ridgeline.core.models.common.fields import ModelRefused, read_object
+from ridgeline.util.host import out_of_memory, read_in_huge_pages
+from ridgeline.util.untrusted import PointerFile, refuse_pointer
+
+_WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # of transformers, of diffusers
+# Mistral's and Meta's own layout of the same weights, and the same in another number format (diffusers' variants).
+_SECOND_COPY = re.compile(
+    r"consolidated(\W.*)?\.safetensors|(diffusion_pytorch_)?model\.(fp16|bf16|fp32|non_ema)(-\d+-of-\d+)?\.safetensors"
+)
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_FLOATS = _DTYPES | {"F64": torch.float64}
+_TORCH = _FLOATS | {
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32,
+    "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+_PIECE = 1 << 20
+_PIECE_FLOATS = 1 << 17
+_MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,6})-of-(?P<total>\d{1,6})\.safetensors")
+_MAX_SHARDS, _SHOWN = 10_000, 3
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The tensors of a folder by name: their entries, and the file of each."""
+
+    folder: Path
+    entries: Mapping[str, TensorEntry]
+    files: Mapping[str, Path]
+
+    def data_offset(self, file: BinaryIO) -> int:
+        """Where the data of one of its files begins, of which entries state their bytes; the file stands at its
+        start."""
+        return data_offset(file)
+
+    def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
+        """Whether two tensors are equal in shape and every byte. Floats in different dtypes are cast to `dtype` first.
+
+        Both are read piece by piece and not mapped.
+        """
+        one, other = self.entries[first], self.entries[second]
+        if one.shape != other.shape:
+            return False
+        if one.dtype == other.dtype:
+            return all(a == b for a, b in zip(self.pieces(first), self.pieces(second), strict=True))
+        if not {one.dtype, other.dtype} <= _FLOATS.keys():
+            return False
+        numbers = (self._cast_pieces(name, dtype) for name in (first, second))
+        return all(torch.equal(a, b) for a, b in zip(*numbers, strict=True))
+
+    def _cast_pieces(self, name: str, dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield the numbers of a tensor of plain floats, cast to a dtype, piece by piece."""
+        kind = self.entries[name].dtype
+        for piece in self.pieces(name, _PIECE_FLOATS * entry_width(kind)):
+            yield torch.frombuffer(bytearray(piece), dtype=_FLOATS[kind]).to(dtype)
+
+    def pieces(self, name: str, size: int = _PIECE) -> Iterator[bytes]:
+        """Yield the bytes of a tensor, `size` at a time."""
+        entry = self.entries[name]
+        with self.files[name].open("rb") as file:
+            file.seek(self.data_offset(file) + entry.begin)
+            left = entry.end - entry.begin
+            while left and (piece := file.read(min(left, size))):
+                yield piece
+                left -= len(piece)
+
+    def read_raw(self, name: str) -> Tensor:
+        """The bytes of a tensor in memory of their own, uint8. Raises ModelRefused."""
+        entry = self.entries[name]
+        held = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
+        place, done = held.numpy(), 0
+        for piece in self.pieces(name):
+            place[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            done += len(piece)
+        if done < len(place):
+            raise ModelRefused(f"{self.files[name]} is truncated in tensor {entry.name}; fetch it again")
+        return held
+
+    def as_given(self, name: str, raw: Tensor) -> Tensor:
+        """A tensor as it is given to the model, of its bytes; of bytes on meta, its shape and dtype."""
+        entry = self.entries[name]
+        return raw.view(_TORCH[entry.dtype]).view(entry.shape)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor in memory of its own. Raises ModelRefused."""
+        return self.as_given(name, self.read_raw(name))
+
+    def shaped(self, name: str) -> Tensor:
+        """As `read`, without its numbers: on meta."""
+        entry = self.entries[name]
+        return self.as_given(name, torch.empty(entry.end - entry.begin, dtype=torch.uint8, device="meta"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of most bytes of plain floats, for models whose config states none; fp32 if that is fp64. Raises
+        ModelRefused if there are no plain floats."""
+        held: dict[str, int] = {}
+        for entry in self.entries.values():
+            held[entry.dtype] = held.get(entry.dtype, 0) + entry.end - entry.begin
+        floats = [name for name in held if name in _FLOATS]
+        if not floats:
+            raise ModelRefused(
+                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}, and none in "
+                f"{', '.join(_DTYPES)}; fetch weights that are not quantised"
+            )
+        return _DTYPES.get(max(floats, key=lambda name: held[name]), torch.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(entry.end - entry.begin for entry in self.entries.values())
+
+    def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor, file by file: memory-mapped, or read into memory of its own, for whoever keeps another form of
+        it and wants no page of the file to stay."""
+        if not mapped:
+            for name in self.entries:
+                yield name, self.read(name)
+            return
+        for path in dict.fromkeys(self.files.values()):
+            try:
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
+                        tensor = file.get_tensor(name)
+                        read_in_huge_pages(tensor.data_ptr(), tensor.nbytes)
+                        yield name, tensor
+            except (SafetensorError, OSError) as error:
+                if (refused := out_of_memory(error)) is not None:
+                    raise MemoryError(refused) from None
+                raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
+
+
+class NoWeights(ModelRefused):
+    """A folder without any."""
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Find the tensors of a folder and check their files. Raises ModelRefused, NoWeights where there are none."""
+    paths = _files(folder)
+    if not paths:
+        if pickles := [path for pattern in _PICKLES for path in folder.glob(pattern)]:
+            refuse_pointer(pickles[0])
+            raise ModelRefused(
+                f"{folder} holds its weights as pickle only, which can run code when opened; convert it to safetensors"
+            )
+        raise NoWeights(f"{folder} holds no *.safetensors file; fetch its weights")
+    entries: dict[str, TensorEntry] = {}
+    files: dict[str, Path] = {}
+    for path in paths:
+        for name, entry in read_header(path).items():
+            if name in entries:
+                raise ModelRefused(
+                    f"{folder}: tensor {name} is in both {files[name].name} and {path.name}; "
+                    "move the file that is not this checkpoint's away, or fetch both again"
+                )
+            entries[name], files[name] = entry, path
+    return Checkpoint(folder, entries, files)
+
+
+def leading_dtype(folder: Path) -> str | None:
+    """Return the dtype of the first tensor of floats in the first file, by name, which transformers takes if a config
+    states none. None if there are no such weights, or their files are broken."""
+    try:
+        paths = _files(folder)
+        entries = read_header(paths[0]) if paths else {}
+    except ModelRefused:  # whoever loads the weights says what is wrong with them
+        return None
+    kinds = (entries[name].dtype for name in sorted(entries))
+    return next((str(_FLOATS[kind]).removeprefix("torch.") for kind in kinds if kind in _FLOATS), None)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights: the shards of its index, else its one file, else all there are.
+
+    Raises ModelRefused for a file beside them that is none of the second copies which releases carry: what it holds
+    would be left out.
+    """
+    there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    for whole in _WHOLE:
+        index = folder / f"{whole}.index.json"
+        if index.exists():
+            wanted, reason = _indexed(index), f"{index.name} does not list it"
+            break
+        if folder / whole in there:
+            wanted, reason = [folder / whole], f"{whole} is read"
+            break
+    else:
+        _refuse_missing(folder, _missing_by_number(there))
+        return there
+    beside = [path.name for path in there if path not in wanted and not _SECOND_COPY.fullmatch(path.name)]
+    if beside:
+        raise ModelRefused(f"{folder}: {beside[0]} holds weights that nothing would read ({reason}); move it away")
+    return wanted
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        files = read_object(index, _MAX_INDEX)["weight_map"].values()
+        names: list[str] = sorted({name for name in files if isinstance(name, str)})
+        if not names or len(names) != len(set(files)):
+            raise ValueError("it maps no tensors to files")
+    except PointerFile:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelRefused(f"{index} is not a safetensors index; fetch it again") from None
+    for name in names:
+        if Path(name).name != name or not name.isprintable():
+            raise ModelRefused(
+                f"{index} points outside its folder: {name!r}; put that shard next to the index and list it by its name"
+            )
+    _refuse_missing(index.parent, [name for name in names if not (index.parent / name).is_file()])
+    return [index.parent / name for name in names]
+
+
+def _missing_by_number(there: list[Path]) -> list[str]:
+    """Return the names of missing shards in a folder without an index, by the numbers in the names of the others."""
+    numbered = [match for path in there if (match := _SHARD.fullmatch(path.name))]
+    missing: list[str] = []
+    for stem, total in dict.fromkeys((match["stem"], match["total"]) for match in numbered):
+        held = {int(match["number"]) for match in numbered if (match["stem"], match["total"]) == (stem, total)}
+        first, width = min(held | {1}), len(total)
+        wanted = range(first, first + min(int(total), _MAX_SHARDS))
+        missing += [f"{stem}-{n:0{width}}-of-{total}.safetensors" for n in wanted if n not in held]
+    return missing
+
+
+def _refuse_missing(folder: Path, shards: list[str]) -> None:
+    """Raise ModelRefused that names the first of these missing shards, if there are any."""
+    if not shards:
+        return
+    more = f" and {len(shards) - _SHOWN} more" if len(shards) > _SHOWN else ""
+    shard, them = ("shard", "it") if len(shards) == 1 else ("shards", "them")
+    raise ModelRefused(f"{folder} lacks the {shard} {', '.join(shards[:_SHOWN])}{more}; fetch {them} again")

@@ -1,0 +1,163 @@
+"""The metadata of a GGUF file as the config.json that the model's release has, and its tensors by the names of one.
+
+Keys are those of ggml/docs/gguf.md. What a key that nobody here knows is worth, `Fields` decides by its name, as of any
+config: one that changes the result is refused.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ridgeline.core.checkpoint.gguf_header import GGUFHeader, package
+from ridgeline.core.models.common.fields import MAX_LAYERS, Fields, ModelRefused
+from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""The tensor of what each frequency of the rope is divided by; all others are the model's."""
+WIDE = ("F32", "F16", "BF16")
+"""The types that are no blocks."""
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+}  # fmt: skip
+_MODULES = ("model.embed_tokens", "model.norm", "lm_head")
+_PARTS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
+    "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm",
+    "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
+# Of config.json, by the keys of GGUF behind the architecture's name.
+_FIELDS = {
+    "context_length": "max_position_embeddings",
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope.freq_base": "rope_theta",
+}
+_LAYERS_OF_GEMMA2_27B = 46  # by them llama.cpp too knows what its queries are divided by
+
+
+def read_gguf_config(header: GGUFHeader) -> Fields:
+    """The config of a file's model. Raises ModelRefused for an architecture, or a type of tensors, that is not read."""
+    metadata, path = header.metadata, header.path
+    kind, parts, name = (metadata.get(key) for key in ("general.type", "split.count", "general.architecture"))
+    if kind not in (None, "model"):
+        raise ModelRefused(f"{path} holds a {kind}, not a model; give the file of the model itself")
+    if parts not in (None, 0, 1):
+        raise ModelRefused(f"{path} is one of {parts} parts of a model; join them (llama-gguf-split --merge)")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise ModelRefused(f"{path}: architecture {name!r} is not read from GGUF; {', '.join(ARCHITECTURES)} are")
+    for tensor in header.tensors.values():
+        if tensor.dtype not in (*WIDE, *BLOCKS):
+            raise ModelRefused(
+                f"{path}: tensor {tensor.name} is stored in {tensor.dtype}, which is not read; "
+                f"{', '.join((*WIDE, *BLOCKS))} are"
+            )
+    own = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
+    return Fields({**_values(header, name, own), **_stored(header)}, str(path))
+
+
+def tensor_names(header: GGUFHeader) -> dict[str, str]:
+    """The file's names of its tensors, but for the rope's, and what checkpoints of the model's family call them; one
+    that is not known keeps its own."""
+    types, name = package(header.path), header.metadata["general.architecture"]
+    layers = header.metadata.get(f"{name}.block_count")
+    if type(layers) is not int or not 1 <= layers <= MAX_LAYERS:
+        raise ModelRefused(f"{header.path}: {name}.block_count is {layers!r}; it must be from 1 to {MAX_LAYERS}")
+    known = types.get_tensor_name_map(types.MODEL_ARCH[name.upper()], layers)
+    modules = (*_MODULES, *(f"model.layers.{layer}.{part}" for layer in range(layers) for part in _PARTS))
+    theirs = {known.get_name(module): module for module in modules}
+    found: dict[str, str] = {}
+    for tensor in header.tensors:
+        module, _, last = tensor.rpartition(".")
+        if tensor != ROPE_FACTORS:
+            found[tensor] = f"{theirs.get(module, module)}.{last}"
+    return found
+
+
+def tensor_bytes(header: GGUFHeader) -> int:
+    """Bytes of the model's tensors in the file."""
+    return sum(tensor.end - tensor.begin for name, tensor in header.tensors.items() if name != ROPE_FACTORS)
+
+
+def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the config. own: the keys of the architecture, which are taken out as they are understood."""
+    values: dict[str, Any] = {"architectures": [ARCHITECTURES[name]], "model_type": name}
+    values |= {field: own.pop(key) for key, field in _FIELDS.items() if key in own}
+    table = header.tensors.get("token_embd.weight")
+    if table is None:
+        raise ModelRefused(f"{header.path} lacks the tensor token_embd.weight; fetch it again")
+    values["vocab_size"] = table.shape[0]
+    own.pop("vocab_size", None)
+    values.setdefault("num_key_value_heads", values.get("num_attention_heads"))
+    values.setdefault("rope_theta", 10_000.0)
+    values["tie_word_embeddings"] = "output.weight" not in header.tensors
+    if name in ("llama", "qwen3"):
+        values["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
+    width = _head_dim(header, values)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if own.pop(key, width) != width:
+            raise ModelRefused(
+                f"{header.path}: {name}.{key} is not the width of a head, {width}; that is not supported"
+            )
+    if name == "gemma2":
+        whole = values["num_hidden_layers"] == _LAYERS_OF_GEMMA2_27B
+        values["query_pre_attn_scalar"] = values["hidden_size"] / values["num_attention_heads"] if whole else width
+        values["head_dim"] = width
+    scaling = _scaling(header, own, width, values.get("max_position_embeddings"))
+    if scaling:
+        values["rope_scaling"] = scaling
+    return values | {f"{name}.{key}": value for key, value in own.items()}
+
+
+def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
+    """Numbers of a head. Raises ModelRefused for sizes that are none, before anything is divided by them."""
+    hidden, heads = (values.get(field) for field in ("hidden_size", "num_attention_heads"))
+    if type(hidden) is not int or type(heads) is not int or hidden < 1 or heads < 1:
+        raise ModelRefused(f"{header.path}: embedding_length {hidden!r} and head_count {heads!r} make no sense")
+    width = values.get("head_dim", hidden // heads)
+    if type(width) is not int:
+        raise ModelRefused(f"{header.path}: attention.key_length {width!r} makes no sense")
+    return width
+
+
+def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: object) -> dict[str, Any]:
+    """What stretches the rope, as `rope_scaling` has it; {} for nothing. Factors of each frequency, which Llama 3.1's
+    scaling has become, are LongRoPE's without its magnitude."""
+    kind, factor = own.pop("rope.scaling.type", None), own.pop("rope.scaling.factor", None)
+    original = own.pop("rope.scaling.original_context_length", None)
+    own.pop("rope.scaling.finetuned", None)
+    factors = header.tensors.get(ROPE_FACTORS)
+    if factors is not None:
+        if kind not in (None, "none") or factors.dtype != "F32" or factors.shape != (width // 2,):
+            raise ModelRefused(f"{header.path}: {ROPE_FACTORS} {list(factors.shape)} beside a rope of type {kind!r}")
+        divisors = np.fromfile(header.path, "<f4", math.prod(factors.shape), offset=factors.begin).tolist()
+        named = {"short_factor": divisors, "long_factor": divisors}
+        return {"rope_type": "longrope", **named, "attention_factor": 1.0, "original_max_position_embeddings": context}
+    if kind in (None, "none"):
+        return {} if factor in (None, 1.0) else {"rope_type": "linear", "factor": factor}
+    scaling = {"rope_type": kind, "factor": factor}
+    return scaling if original is None or kind == "linear" else scaling | {"original_max_position_embeddings": original}
+
+
+def _stored(header: GGUFHeader) -> dict[str, Any]:
+    """In what the weights are stored, as a config says it. The model is in bf16 where all matrices are, else in fp32:
+    F16 and the scales of blocks have numbers that bf16 has not."""
+    matrices = [tensor for tensor in header.tensors.values() if len(tensor.shape) > 1]
+    types = {
+        ours.removesuffix(".weight"): header.tensors[theirs].dtype
+        for theirs, ours in tensor_names(header).items()
+        if header.tensors[theirs].dtype in BLOCKS
+    }
+    dtype = "bfloat16" if all(tensor.dtype == "BF16" for tensor in matrices) else "float32"
+    section = {"quantization_config": {"quant_method": "gguf", "types": types}} if types else {}
+    return {"torch_dtype": dtype, **section}

@@ -1,0 +1,119 @@
+"""The header of a safetensors file, checked before anything is mapped.
+
+The format: 8 bytes little-endian length, a JSON header of that length, then the tensors' bytes without gaps
+(https://huggingface.co/docs/safetensors). The library maps the tensors; it does not always name the one that is wrong,
+so names are checked here.
+"""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.util.untrusted import refuse_pointer, unique_names
+
+_LENGTH_BYTES = 8
+_MAX_HEADER = 100_000_000  # the limit that the format's own library has
+_MAX_DIMENSIONS, _MAX_BYTES = 64, 1 << 63
+_WIDTHS = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+def entry_width(dtype: str) -> int:
+    """Bytes of a number, by the format's name of its dtype."""
+    return _WIDTHS[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor as its file's header describes it; `begin` and `end` are bytes from the start of the data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of one file. Raises ModelRefused naming the file, the tensor and what is wrong with it."""
+    refuse_pointer(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            raw = _read_raw(path, file, size)
+    except OSError as error:
+        raise ModelRefused(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ModelRefused(f"{path} has a broken safetensors header; fetch it again")
+    header.pop("__metadata__", None)
+    entries = {name: _entry(path, name, value) for name, value in header.items()}
+    _check_layout(path, list(entries.values()), size - _LENGTH_BYTES - len(raw))
+    return entries
+
+
+def data_offset(file: BinaryIO) -> int:
+    """Where the data of a file begins, of which entries state their bytes; the file stands at its start."""
+    (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
+    return _LENGTH_BYTES + int(length)
+
+
+def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
+    start = file.read(_LENGTH_BYTES)
+    if len(start) < _LENGTH_BYTES:
+        raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
+    (length,) = struct.unpack("<Q", start)
+    if length > min(size - _LENGTH_BYTES, _MAX_HEADER):
+        raise ModelRefused(
+            f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}; fetch it again"
+        )
+    return file.read(length)
+
+
+def _entry(path: Path, name: str, value: object) -> TensorEntry:
+    match value:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
+            name.isprintable()
+            and len(shape) <= _MAX_DIMENSIONS
+            and all(type(n) is int and 0 <= n < _MAX_BYTES for n in (*shape, begin, end))
+        ):
+            return TensorEntry(name, dtype, tuple(shape), begin, end)
+    raise ModelRefused(f"{path}: tensor {name!r} has no dtype, shape and data_offsets that make sense; fetch it again")
+
+
+def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> None:
+    previous, reached = "", 0
+    for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
+        if entry.dtype not in _WIDTHS:
+            raise ModelRefused(f"{path}: tensor {entry.name} has the unknown dtype {entry.dtype!r}; fetch it again")
+        wanted = math.prod(entry.shape) * _WIDTHS[entry.dtype]
+        if entry.end - entry.begin != wanted:
+            held = entry.end - entry.begin
+            raise ModelRefused(
+                f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, its place has {held}; "
+                "fetch it again"
+            )
+        if entry.end > data_bytes:
+            raise ModelRefused(
+                f"{path} is truncated: tensor {entry.name} ends at byte {entry.end} of {data_bytes}; fetch it again"
+            )
+        if entry.begin < reached:
+            raise ModelRefused(f"{path}: tensors {previous} and {entry.name} overlap; fetch it again")
+        if entry.begin > reached:
+            raise ModelRefused(
+                f"{path}: bytes {reached} to {entry.begin}, before tensor {entry.name}, are nobody's; fetch it again"
+            )
+        previous, reached = entry.name, entry.end
+    if reached < data_bytes:
+        raise ModelRefused(
+            f"{path}: bytes {reached} to {data_bytes}, after the last tensor, are nobody's; fetch it again"
+        )

@@ -1,0 +1,223 @@
+"""A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.checkpoint.casting import Casts
+from ridgeline.core.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
+from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
+from ridgeline.core.checkpoint.load_report import Loading
+from ridgeline.core.checkpoint.parameter_map import Naming
+from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.models.common.embedder import Embedder
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.registry import family_of
+from ridgeline.core.ops.stored_module import Stored, dtype_mismatch
+from ridgeline.util.document.humanize import three
+from ridgeline.util.host import (
+    GIB,
+    available_memory,
+    disk_bytes,
+    out_of_memory,
+    total_memory,
+)
+
+Progress = Callable[[int, int], None]
+_NAMES_SHOWN = 3
+_PAGE_BYTES = 4096
+# What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
+_MATRIX_OBJECT = 4096
+
+
+def weight_bytes(model: Model) -> float:
+    """Bytes that a model on meta takes once it is filled, a tied head counted once."""
+    pending = sum(op.pending_matrices for _, op in model.ops())
+    return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
+
+
+def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:
+    """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
+    have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
+    loading, or read mapped weights anew for every token."""
+    if available is None:
+        try:
+            available = available_memory()
+        except ValueError:  # this system does not say what is free, but what it has
+            available = total_memory()
+    left = available - sum(needs.values())
+    if left < 0:
+        parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
+        raise ModelRefused(
+            f"{source.name} needs {parts}; {three(available / GIB)} GiB of memory is available; "
+            "use a smaller model, or a machine that has more"
+        )
+    return left
+
+
+def load_weights(
+    model: Model,
+    source: Source,
+    *,
+    dummy_weights: bool = False,
+    progress: Progress | None = None,
+    family: Family | None = None,
+    device: torch.device | None = None,
+) -> Loading | None:
+    """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
+    ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
+    are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused."""
+    if source.folder is None and not dummy_weights:
+        raise ModelRefused(
+            f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
+        )
+    try:
+        if not dummy_weights and source.folder is not None:
+            loading = _fill_measured(model, source, family or family_of(source.config), progress)
+            if isinstance(model, Embedder):
+                for name, folder in model.elsewhere.items():
+                    _fill_stage(model.tensors_of(name), open_checkpoint(folder), loading.casts)
+            return loading
+        fill_dummy(model, device=device)
+        return None
+    except (RuntimeError, MemoryError) as error:
+        refused = out_of_memory(error)
+        if refused is None:
+            raise
+        raise ModelRefused(f"{source.name}: {refused}") from None
+
+
+def _fill_measured(model: Model, source: Source, family: Family, progress: Progress | None) -> Loading:
+    """As `fill`, from the folder or the file of a source."""
+    read, start = disk_bytes(), perf_counter()
+    try:
+        assert source.folder is not None
+        checkpoint = open_checkpoint(source.folder) if source.gguf is None else open_gguf_checkpoint(source.gguf)
+    except NoWeights as error:
+        raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
+    opened = perf_counter()
+    casts = fill(model, checkpoint, family, progress)
+    filled, now = perf_counter(), disk_bytes()
+    from_disk = None if read is None or now is None else now - read
+    return Loading(checkpoint, opened - start, filled - opened, from_disk, casts, quantised=quantises(model))
+
+
+def fill(
+    model: Network,
+    checkpoint: Checkpoint,
+    family: Family,
+    progress: Progress | None = None,
+) -> Casts:
+    """Replace every meta parameter by its mapped tensor, or by a cast copy if the tensor is in another dtype, and
+    return the casts. `progress(bytes done, bytes in all)` is called as it goes.
+
+    Of a model whose weights are quantised on the way each is read, and let go of before the next, instead of mapped:
+    memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped,
+    not of floats where floats are wanted, or NaN.
+    """
+    naming, casts = Naming(model, family, checkpoint), Casts()
+    places = naming.places
+    sources: dict[str, str] = {}  # of each place, the tensor that fills it
+    extra: list[str] = []
+    done = 0
+    for name, tensor in checkpoint.tensors(mapped=not quantises(model)):
+        place = naming.place(name)
+        done += tensor.nbytes
+        if place in places:
+            if place in sources:
+                raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
+            module, own_name = places[place]
+            _put(name, module, own_name, tensor, casts)
+            sources[place] = name
+        elif not naming.ignored(name):
+            extra.append(name)
+        if progress is not None:
+            progress(done, checkpoint.nbytes)
+    _refuse_names(checkpoint, "has tensors that the model does not", extra)
+    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
+    model.tie()
+    return casts
+
+
+def quantises(model: Network) -> bool:
+    """Whether a plain weight becomes codes as it is taken."""
+    return any(module.quantises for _, module in model.stored_modules())
+
+
+def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint, casts: Casts) -> None:
+    """Fill a part whose tensors have a folder of their own, by their names there. Raises ModelRefused."""
+    given = dict(checkpoint.tensors())
+    _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
+    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
+    for name, tensor in given.items():
+        _put(name, *places[name], tensor, casts)
+
+
+def _put(name: str, module: Stored, own_name: str, full: Tensor, casts: Casts) -> None:
+    """Cast a tensor to the dtype that its module wants, and make it the module's parameters. Raises ModelRefused."""
+    try:
+        parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))
+    except ValueError as error:
+        raise ModelRefused(f"tensor {name} {error}") from None
+    for path, tensor in parameters.items():
+        owner, _, attribute = path.rpartition(".")
+        held = module.get_submodule(owner)
+        check_fits(name, tensor, getattr(held, attribute))
+        # Scales and biases are small enough to look at; one NaN in them spoils every token.
+        if tensor.dim() == 1 and not torch.isfinite(tensor).all():
+            raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
+        _page_in(tensor)
+        setattr(held, attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
+    """Raises ModelRefused where a tensor has another shape or dtype than the parameter that it is to be."""
+    if tensor.shape != wanted.shape:
+        raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
+    if tensor.dtype != wanted.dtype:
+        raise ModelRefused(f"tensor {name} {dtype_mismatch(tensor.dtype, wanted.dtype)}")
+
+
+def _page_in(tensor: Tensor) -> None:
+    """Touch every page of a mapped tensor now, under a progress bar, rather than in the middle of the first prefill."""
+    if tensor.is_contiguous():
+        tensor.view(-1).view(torch.uint8)[::_PAGE_BYTES].sum()
+
+
+def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
+    if not names:
+        return
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
+
+
+def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:
+    """Random weights of std 0.02, for speed, not sense; norms and biases are ones. device: where they are made."""
+    generator = torch.Generator().manual_seed(seed)
+    # One block repeated: drawing 600 M normal numbers would take longer than running them.
+    block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
+    with torch.device("meta"):
+        model.expand()
+    for _, module in model.stored_modules():
+        codes = module.drawn(block)
+        for attribute, wanted in list(module.named_parameters(recurse=False)):
+            tensor = codes.get(attribute)
+            if tensor is None:
+                tensor = torch.ones(wanted.shape, dtype=wanted.dtype, device=device)
+                if wanted.dim() > 1:
+                    _repeat(block.to(tensor), tensor.view(-1))
+            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+    model.tie()
+
+
+def _repeat(block: Tensor, flat: Tensor) -> None:
+    """Fill `flat` with `block`, over and over."""
+    for piece in torch.split(flat, block.numel()):
+        piece.copy_(block[: piece.numel()])

@@ -1,0 +1,237 @@
+"""What both halves of an autoencoder of images are made of (Rombach et al., arXiv:2112.10752): residual blocks of
+convolutions at one resolution after the other, and attention over all pixels at the coarsest.
+
+Modules have the names that diffusers gives their tensors.
+
+Shapes: P pixels of all images at a resolution, C channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.convolution2d import Convolution2d, Downsample, Upsample
+from ridgeline.core.ops.group_norm import GroupNorm
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.matrix import MatrixSpec
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.work import Reach, Space
+
+_EPS = 1e-6  # of every norm, which configs do not state
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """channels: at each resolution, the finest first. groups: of every norm. attends: whether there is attention in the
+    middle; attends_often: after each residual block at the coarsest resolution too. stem: channels of the encoder's
+    first convolution, where they are not those of the finest resolution. pointwise: whether checkpoints store the
+    matrices of attention as convolutions of single pixels."""
+
+    channels: tuple[int, ...]
+    groups: int
+    attends: bool
+    dtype: torch.dtype
+    attends_often: bool = False
+    stem: int | None = None
+    pointwise: bool = False
+
+    def norm(self, channels: int, *, silu: bool = True) -> GroupNorm:
+        """A norm of so many channels."""
+        return GroupNorm(channels, self.groups, _EPS, self.dtype, silu=silu)
+
+
+class Resnet(nn.Module):
+    """x + conv(silu(norm(conv(silu(norm(x)))))), x through a convolution of single pixels where the channels differ (He
+    et al., arXiv:1603.05027)."""
+
+    def __init__(self, w: Widths, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm1 = w.norm(inputs)
+        self.conv1 = Convolution2d(inputs, outputs, w.dtype)
+        self.norm2 = w.norm(outputs)
+        self.conv2 = Convolution2d(outputs, outputs, w.dtype)
+        self.conv_shortcut = Convolution2d(inputs, outputs, w.dtype, kernel=1) if inputs != outputs else None
+        self.add = Add(outputs, w.dtype)
+
+    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+        """x_PC [pixels, inputs], which may be overwritten -> [pixels, outputs]."""
+        # In one expression: a name for what lies between would hold on to it, and this is where memory is most needed.
+        y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
+        if self.conv_shortcut is not None:
+            x_PC = self.conv_shortcut(x_PC, grid)
+        out: Tensor = self.add(x_PC, y_PC)
+        return out
+
+
+class PixelAttention(nn.Module):
+    """x + attention(norm(x)): one head as wide as a pixel, over all pixels of an image."""
+
+    def __init__(self, w: Widths, space: Space) -> None:
+        """space: of the rows that are its pixels."""
+        super().__init__()
+        width, self.space = w.channels[-1], space
+        spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
+        self.group_norm = w.norm(width, silu=False)
+        self.qkv = Projections({"to_q": spec, "to_k": spec, "to_v": spec})
+        reach = Reach("full", space=space)
+        self.attend = Attention(0, 1, KVSpec(1, width, width, reach, w.dtype, at_once=True))
+        self.to_out = nn.ModuleList([Linear(spec)])
+        self.add = Add(width, w.dtype)
+
+    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+        """x_PC [pixels, width], which is overwritten -> [pixels, width]."""
+        each = Uncached([], {self.space: [grid.each] * grid.images})
+        q_P1C, k_P1C, v_P1C = (part[:, None] for part in self.qkv(self.group_norm(x_PC, grid)))
+        out: Tensor = self.add(x_PC, self.to_out[0](self.attend(q_P1C, k_P1C, v_P1C, each)))
+        return out
+
+
+class MiddleBlock(nn.Module):
+    """A residual block, attention and another, at the coarsest resolution."""
+
+    def __init__(self, w: Widths, space: Space) -> None:
+        super().__init__()
+        width = w.channels[-1]
+        self.resnets = nn.ModuleList(Resnet(w, width, width) for _ in range(2))
+        self.attentions = nn.ModuleList([PixelAttention(w, space)] if w.attends else [])
+
+    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+        """x_PC [pixels, width] -> [pixels, width]."""
+        first, second = self.resnets
+        x_PC = first(x_PC, grid)
+        for attention in self.attentions:
+            x_PC = attention(x_PC, grid)
+        out: Tensor = second(x_PC, grid)
+        return out
+
+
+class Downsampler(nn.Module):
+    """What checkpoints call `downsamplers.0`."""
+
+    def __init__(self, w: Widths, channels: int) -> None:
+        super().__init__()
+        self.conv = Downsample(channels, w.dtype)
+
+    def forward(self, x_PC: Tensor, grid: Grid, halved: Grid) -> Tensor:
+        """x_PC [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
+        out: Tensor = self.conv(x_PC, grid, halved)
+        return out
+
+
+class Upsampler(nn.Module):
+    """What checkpoints call `upsamplers.0`."""
+
+    def __init__(self, w: Widths, channels: int) -> None:
+        super().__init__()
+        self.upsample = Upsample(channels, w.dtype)
+        self.conv = Convolution2d(channels, channels, w.dtype)
+
+    def forward(self, x_PC: Tensor, grid: Grid, doubled: Grid) -> Tensor:
+        """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
+        out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
+        return out
+
+
+class DownBlock(nn.Module):
+    """Residual blocks at one resolution, and the way to the next."""
+
+    def __init__(
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+    ) -> None:
+        """depth: residual blocks. last: whether no resolution follows. attends: whose rows attend after each of
+        them."""
+        super().__init__()
+        self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
+        self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
+        self.downsamplers = nn.ModuleList([] if last else [Downsampler(w, outputs)])
+
+
+class UpBlock(nn.Module):
+    """The same the other way."""
+
+    def __init__(
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+    ) -> None:
+        """As DownBlock."""
+        super().__init__()
+        self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
+        self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
+        self.upsamplers = nn.ModuleList([] if last else [Upsampler(w, outputs)])
+
+
+class ImageEncoder(nn.Module):
+    """Pixels to numbers of latents, through ever coarser resolutions."""
+
+    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
+        """outputs: numbers of a latent pixel. depth: residual blocks at a resolution. space: of the latents' rows."""
+        super().__init__()
+        widths, last = w.channels, len(w.channels) - 1
+        stem = w.stem or widths[0]
+        self.conv_in = Convolution2d(inputs, stem, w.dtype)
+        self.down_blocks = nn.ModuleList(
+            DownBlock(
+                w, widths[i - 1] if i else stem, width, depth, last=i == last,
+                attends=space if w.attends_often and i == last else None,
+            )
+            for i, width in enumerate(widths)
+        )  # fmt: skip
+        self.mid_block = MiddleBlock(w, space)
+        self.conv_norm_out = w.norm(widths[-1])
+        self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
+
+    def forward(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """x_PC [pixels of the first of the grids, inputs]; grids: the finest first -> [pixels of the last, outputs]."""
+        x_PC = self.conv_in(x_PC, grids[0])
+        for level, block in enumerate(self.down_blocks):
+            assert isinstance(block, DownBlock)
+            for resnet, attention in zip_longest(block.resnets, block.attentions):
+                x_PC = resnet(x_PC, grids[level])
+                if attention is not None:
+                    x_PC = attention(x_PC, grids[level])
+            for downsampler in block.downsamplers:
+                x_PC = downsampler(x_PC, grids[level], grids[level + 1])
+        x_PC = self.mid_block(x_PC, grids[-1])
+        out: Tensor = self.conv_out(self.conv_norm_out(x_PC, grids[-1]), grids[-1])
+        return out
+
+
+class ImageDecoder(nn.Module):
+    """Latents to pixels, through ever finer resolutions; one residual block more at each than the encoder has."""
+
+    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
+        """inputs: numbers of a latent pixel. As ImageEncoder."""
+        super().__init__()
+        widths = w.channels[::-1]
+        self.conv_in = Convolution2d(inputs, widths[0], w.dtype)
+        self.mid_block = MiddleBlock(w, space)
+        self.up_blocks = nn.ModuleList(
+            UpBlock(
+                w, widths[max(0, i - 1)], width, depth + 1, last=i == len(widths) - 1,
+                attends=space if w.attends_often and not i else None,
+            )
+            for i, width in enumerate(widths)
+        )  # fmt: skip
+        self.conv_norm_out = w.norm(widths[-1])
+        self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
+
+    def forward(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """x_PC [pixels of the last of the grids, inputs]; grids: the finest first -> [pixels of the first, outputs]."""
+        x_PC = self.mid_block(self.conv_in(x_PC, grids[-1]), grids[-1])
+        # One loop: a block that were called would have its input held by whoever called it, to its end.
+        for level, block in zip(reversed(range(len(grids))), self.up_blocks, strict=True):
+            assert isinstance(block, UpBlock)
+            for resnet, attention in zip_longest(block.resnets, block.attentions):
+                x_PC = resnet(x_PC, grids[level])
+                if attention is not None:
+                    x_PC = attention(x_PC, grids[level])
+            for upsampler in block.upsamplers:
+                x_PC = upsampler(x_PC, grids[level], grids[level - 1])
+        out: Tensor = self.conv_out(self.conv_norm_out(x_PC, grids[0]), grids[0])
+        return out

@@ -1,0 +1,176 @@
+"""The block of denoisers that look at their text by cross-attention (PixArt: Chen et al., arXiv:2310.00426; Wan:
+arXiv:2503.20314), and what surrounds it.
+
+Shapes: N rows of latents, M of texts, R runs of rows of one noise level, C condition, D hidden, H heads, E entries of a
+head, S a third of D.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.blocks import HeadNorm, norms_over_heads
+from ridgeline.core.models.common.decoder import MLP, SelfAttention
+from ridgeline.core.models.common.denoiser import LATENTS, TEXT
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.modulated import PART, ResidualStream, embedder, enter, entry
+from ridgeline.core.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.modulation import AddGated, AddGatedLayerNorm, Modulation
+from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.rotary import Angles, Rope
+from ridgeline.core.ops.row_ops import JoinColumns
+from ridgeline.core.ops.timestep import TimestepSinusoids
+from ridgeline.core.ops.work import Reach
+
+OF_LATENTS = Reach("full", space=LATENTS)
+OF_TEXT = Reach("cross", space=LATENTS, keys=TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossStyle:
+    """In what the families differ. rope: how queries and keys turn; None where positions are added to tokens. heads:
+    whether queries and keys are normalised, over all heads at once. crossing: whether there is a norm before
+    cross-attention. bias: whether projections to queries, keys and values have one."""
+
+    rope: Rope | None
+    heads: bool
+    crossing: bool
+    bias: bool
+
+
+class TextAttention(nn.Module):
+    """Attention of latents to a text, whose keys and values no noise level changes."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, style: CrossStyle) -> None:
+        super().__init__()
+        self.head_dim = d.head_dim
+        column = d.column(d.hidden, d.hidden, bias=style.bias)
+        self.to_q = Linear(column)
+        self.kv = Projections({"to_k": column, "to_v": column})
+        self.q_norm: HeadNorm | None = None
+        self.k_norm: HeadNorm | None = None
+        if style.heads:
+            self.q_norm, self.k_norm = norms_over_heads(d)
+        self.attend = Attention(-1, d.own_heads, looks_at(d, OF_TEXT))
+        self.o_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
+
+    def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
+        """text_MD [rows of texts, hidden] -> keys and values, each [rows, heads, E]."""
+        k_MD, v_MD = self.kv(text_MD)
+        return self._heads(k_MD, self.k_norm), self._heads(v_MD)
+
+    def forward(self, x_ND: Tensor, text: tuple[Tensor, Tensor], kv: Uncached) -> Tensor:
+        """x_ND [rows, hidden]; text: its keys and values -> [rows, hidden]."""
+        q_NHE = self._heads(self.to_q(x_ND), self.q_norm)
+        out_ND: Tensor = self.o_proj(self.attend(q_NHE, *text, kv))
+        return out_ND
+
+    def _heads(self, x_xD: Tensor, norm: HeadNorm | None = None) -> Tensor:
+        if norm is not None:
+            x_xD = norm(x_xD.view(len(x_xD), norm.per_token, norm.width))
+        return x_xD.view(len(x_xD), -1, self.head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossPass:
+    """What all blocks of a pass are given beside the stream: the condition of each run, rows of each run, angles of the
+    positions, and rows of each picture and each text."""
+
+    condition_RC: Tensor
+    runs: Sequence[int]
+    angles: Angles | None
+    kv: Uncached
+
+
+class CrossBlock(nn.Module):
+    """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
+    the norm that follows. Scales and shifts of norms, and gates, come from the noise level."""
+
+    def __init__(self, d: Dimensions, style: CrossStyle, *, first: bool) -> None:
+        super().__init__()
+        self.factors = ConditionTable(PART * 2, d.hidden, d.dtype)
+        self.norm1 = entry(d, first)
+        rows = Attention(-1, d.own_heads, looks_at(d, OF_LATENTS), rope=style.rope)
+        qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden, bias=style.bias))
+        norms = norms_over_heads(d) if style.heads else None
+        self.attn1 = SelfAttention(d, rows, qkv, output_bias=True, head_norms=norms)
+        self.norm2 = GatedAddLayerNorm(d.hidden, d.eps, d.dtype) if style.crossing else AddGated(d.hidden, d.dtype)
+        self.attn2 = TextAttention(d, style)
+        self.norm3 = AddShiftedLayerNorm(d.hidden, d.eps, d.dtype)
+        up, down = d.column(d.hidden, d.width, bias=True), d.row(d.width, d.hidden, bias=True)
+        self.ffn = MLP(d, {"widen": up}, "narrow", down)
+
+    def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
+        """As TextAttention.keys_values."""
+        return self.attn2.keys_values(text_MD)
+
+    def forward(self, stream: ResidualStream, text: tuple[Tensor, Tensor], given: CrossPass) -> ResidualStream:
+        """text: keys and values of this block."""
+        runs, factors = given.runs, self.factors(given.condition_RC)
+        _, _, gate, inner_shift, inner_scale, inner_gate = factors
+        x_ND, normed_ND = enter(self.norm1, stream, factors, runs)
+        y_ND = self.attn1(normed_ND, given.angles, given.kv)
+        if isinstance(self.norm2, AddGated):
+            x_ND = normed_ND = self.norm2(x_ND, y_ND, gate, runs)
+        else:
+            x_ND, normed_ND = self.norm2(x_ND, y_ND, gate, runs)
+        y_ND = self.attn2(normed_ND, text, given.kv)
+        x_ND, normed_ND = self.norm3(x_ND, y_ND, inner_scale, inner_shift, runs)
+        return ResidualStream(x_ND, self.ffn(normed_ND), inner_gate)
+
+
+class CrossConditionEmbedder(nn.Module):
+    """What becomes of a noise level, and of a picture's size, for all blocks and for the last norm; and of a text, once
+    for all of them."""
+
+    def __init__(self, d: Dimensions, sinusoids: int, text_width: int, *, sized: bool) -> None:
+        """sinusoids: numbers that a time becomes first. sized: whether it is told how large a picture is, too."""
+        super().__init__()
+        self.sinusoids = TimestepSinusoids(sinusoids, d.dtype)
+        self.time_embedder = embedder(d, sinusoids, d.hidden)
+        self.time_proj = Modulation(d.hidden, 2 * len(PART) * d.hidden, ("shift",), d.dtype, activated=True)
+        self.text_embedder = embedder(d, text_width, d.hidden, "gelu_new")
+        self.sized = sized
+        if sized:
+            third = d.hidden // 3
+            self.resolution_embedder, self.aspect_ratio_embedder = (embedder(d, sinusoids, third) for _ in range(2))
+            self.join_sides, self.join_ratio = JoinColumns(2 * third, d.dtype), JoinColumns(d.hidden, d.dtype)
+            self.add = Add(d.hidden, d.dtype)
+
+    def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32
+        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden]."""
+        embedded_RD = self.time_embedder(self.sinusoids(times_R))
+        if self.sized:
+            height_RS, width_RS = (self.resolution_embedder(self.sinusoids(side_R)) for side_R in told[:2])
+            ratio_RS = self.aspect_ratio_embedder(self.sinusoids(told[2]))
+            embedded_RD = self.add(embedded_RD, self.join_ratio(self.join_sides(height_RS, width_RS), ratio_RS))
+        (condition_RC,) = self.time_proj(embedded_RD)
+        return embedded_RD, condition_RC
+
+
+class CrossFinalLayer(nn.Module):
+    """The last norm, scaled and shifted, and the projection to patches; checkpoints hold both at the top."""
+
+    unnamed = True
+
+    def __init__(self, d: Dimensions, features: int) -> None:
+        """features: numbers of a patch."""
+        super().__init__()
+        self.factors = ConditionTable(PART[:2], d.hidden, d.dtype, spread=True)
+        self.norm_out = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
+        self.proj_out = Linear(d.whole(d.hidden, features, bias=True))
+
+    def forward(self, stream: ResidualStream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
+        """The stream and the condition of the last norm -> [rows, features]."""
+        shift_RD, scale_RD = self.factors(embedded_RD)
+        _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)
+        out_NF: Tensor = self.proj_out(normed_ND)
+        return out_NF

@@ -1,0 +1,308 @@
+"""config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ridgeline.core.ops.number_formats import stated_format
+from ridgeline.util import untrusted
+from ridgeline.util.untrusted import ModelRefused as ModelRefused
+
+# Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
+MAX_LAYERS = 2_000
+MAX_WIDTH = 10_000_000
+MAX_CONTEXT = 1 << 24  # positions, which ropes take as fp32: it counts no further
+MAX_EXPERTS = 10_000
+MAX_FILE = 16 << 20  # bytes of JSON, a hundred times the largest config; parsing takes 30 times as much memory
+_MAX_NUMBER = sys.float_info.max
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MAX_SHOWN = 200  # characters of an absurd value
+_TEXT = "text_config"
+
+# Fields that say nothing about what a forward computes: of transformers' own, of training, of generation, of layers
+# that predict the tokens after the next. tests/models/test_inert.py holds them to what transformers' models read.
+_BOOKKEEPING = re.compile(
+    r"_(name_or_path|commit_hash|attn_\w+|class_name|diffusers_version|num_labels|from_model_config|pre_quantization\w*)"
+    r"|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
+    r"|.*_token|.*_token_ids?|.*token_index|.*placeholder|ignore_index|.*suppress_tokens"
+    r"|id2label|label2id|num_labels|problem_type"
+    r"|finetuning_task|task_specific_params|prefix|pruned_heads|is_decoder|tie_encoder_decoder"
+    r"|.*dropout.*|.*pdrop|.*layerdrop|initializer_.*|.*init_std|.*aux_loss.*|.*_loss(_.*)?|loss_.*|.*jitter.*"
+    r"|.*_update_(rate|speed)|label_smoothing.*|.*recompute.*|deepspeed.*|megatron.*|(.*_)?(mtp|nextn)(_.*)?"
+    r"|summary_.*|output_(attentions|hidden_states|router_logits|past|scores)|return_dict.*|use_cache|torchscript"
+    r"|gradient_checkpointing|use_bfloat16"
+    r"|chunk_size_feed_forward|pretraining_tp|ep_size|reorder_and_upcast_attn|.*flash_att.*|.*attn_impl.*|fused?_.*"
+    r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
+    r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
+)
+# Fields, and sections, about inputs other than text. `show` and `plan` name the sections.
+_MEDIA = "vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector"
+_OTHER_INPUTS = re.compile(rf"(?!.*_config$)(.*_)?({_MEDIA})(_.*)?")
+_OTHER_SECTIONS = re.compile(rf"(.*_)?({_MEDIA})_config")
+# Parts of names that change what is computed, in the configs of one family or another.
+_COMPUTES = re.compile(
+    r"soft_?cap|scal|multipl|mup|norm|window|chunk|rope|rotary|alibi|position_emb|bias|resid|logit|att(n|ention)"
+    r"|activation|_act(_|$)|act_fn|clip|limit|sink|expert|moe|mixture|layer_types|causal|bidirection|sparse|gate"
+    r"|quant|compress|lora|latent|nope|mask|recurren|shortcut|_eps(ilon)?$"
+)
+_SCALES = re.compile(r"scal|multipl|mup|factor")  # of which 1 changes nothing
+# Switches that are on where a config leaves them out: false changes the result, of any other field it asks for nothing.
+_SWITCHES = re.compile(r"(use_|is_)?(rope|rotary(_emb\w*)?|causal(_mask\w*)?|position_emb\w*)")
+
+
+class DivisionRefused(ModelRefused):
+    """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
+
+
+def read_object(path: Path, most: int = MAX_FILE) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes. Raises ModelRefused for anything else."""
+    try:
+        # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
+        return untrusted.read_object(path, most)
+    except untrusted.PointerFile:
+        raise
+    except ValueError as error:
+        raise ModelRefused(f"{error}; fetch the file again") from None
+
+
+class Fields:
+    """The fields of one config.json, with checked access.
+
+    Every reader raises ModelRefused naming the field, its value and what would do. Which fields were read is kept, so
+    that one that nobody reads is not ignored.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str, elsewhere: Mapping[str, str] | None = None) -> None:
+        """source: what errors name. elsewhere: what they name for sections that another file states."""
+        self.values, self.source, self.elsewhere = values, source, elsewhere or {}
+        self._read: set[str] = set()
+        self._inner: dict[str, Fields] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> "Fields":
+        """The fields of the file at `path`."""
+        return cls(read_object(path), str(path))
+
+    @property
+    def title(self) -> str:
+        """What people call the model: its folder's name, where errors name a config.json, or its file's; of a folder in
+        the Hugging Face cache the id that it was fetched by."""
+        path = Path(self.source)
+        if path.name != "config.json":
+            return path.stem if path.suffix == ".gguf" else self.source
+        folder = path.resolve().parent
+        if folder.parent.name == "snapshots":
+            return folder.parents[1].name.removeprefix("models--").replace("--", "/")
+        return folder.name
+
+    def refuse(self, problem: str) -> ModelRefused:
+        """An error about this config, in one line, to be raised by the caller."""
+        return ModelRefused(f"{self.source}: {' '.join(problem.split())}")
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.value(name) is not None
+
+    def value(self, name: str) -> Any:
+        """The field as it stands; None where it is absent or null."""
+        self._read.add(name)
+        return self.values.get(name)
+
+    def passed_over(self, *names: str) -> None:
+        """Fields that mean nothing to this family, or nothing beside what others say."""
+        self._read.update(names)
+
+    def pass_over_other_inputs(self) -> None:
+        """Ignore the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
+        self.passed_over(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
+        for inner in self._inner.values():
+            inner.pass_over_other_inputs()
+
+    def unread(self) -> list[str]:
+        """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
+        inner config come last."""
+        own = [
+            name
+            for name, value in self.values.items()
+            if (value or (value is False and _SWITCHES.fullmatch(name)))
+            and name not in self._read
+            and not _BOOKKEEPING.fullmatch(name)
+            and not _leaves_alone(name, value)
+        ]
+        return own + [name for inner in self._inner.values() for name in inner.unread()]
+
+    def other_inputs(self) -> list[str]:
+        """Return the config sections on images, videos or sound that no code has read: these parts are not built."""
+        return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
+
+    def refuse_unread(self) -> None:
+        """After a model was built: refuse a field that nobody has read if its name says that it changes the result."""
+        for inner in self._inner.values():
+            inner.refuse_unread()
+        name = next((name for name in self.unread() if name in self.values and _COMPUTES.search(name)), None)
+        if name is not None:
+            raise self.refuse(
+                f"{name} = {_shown(self.values[name])} is not supported, and its name says that it changes the result; "
+                "remove it from the config if it does not"
+            )
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.value(name)
+        if value is None:
+            if default is None:
+                raise self.refuse(f"{name} is missing; it is needed to build the model")
+            return default
+        return value
+
+    def count(self, name: str, default: int | None = None, *, most: int = MAX_WIDTH) -> int:
+        """A positive integer, at most `most`."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 1 to {most}")
+        return value
+
+    def natural(self, name: str) -> int:
+        """An integer from 0 on, at most MAX_WIDTH."""
+        value = self._get(name, None)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WIDTH:
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 0 to {MAX_WIDTH}")
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self._get(name, default)
+        if not _is_positive(value):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number above 0")
+        return float(value)
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX_NUMBER:
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number")
+        return float(value)
+
+    def positives(self, name: str) -> list[float]:
+        """A list of finite numbers above zero."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(map(_is_positive, value)):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a list of finite numbers above 0")
+        return [float(number) for number in value]
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a string")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """A list of integers; empty where the field is absent."""
+        value = self.value(name) or []
+        if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a list of integers")
+        return value
+
+    def section(self, name: str) -> "Fields":
+        """An object inside the config; empty where it is absent."""
+        value = self.value(name) or {}
+        if not isinstance(value, dict):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
+        return Fields(value, self.elsewhere.get(name, f"{self.source}: {name}"))
+
+    def inner(self, name: str, *inherited: str, unstated: Mapping[str, Any] = _NOTHING) -> "Fields":
+        """The config of a part, an object inside this one; what it leaves unread is left unread here. inherited: fields
+        of this config that stand over its own. unstated: fields that it has where it does not state them."""
+        if name not in self._inner:
+            own = {each: self.value(each) for each in inherited if self.has(each)}
+            section = self.section(name)
+            missing = {each: value for each, value in unstated.items() if section.values.get(each) is None}
+            self._inner[name] = Fields({**section.values, **missing, **own}, section.source)
+        return self._inner[name]
+
+    def refuse_if(self, name: str, *allowed: Any) -> None:
+        """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
+        value = self.value(name)
+        if value and value not in allowed:
+            raise self.refuse(f"{name} = {_shown(value)} is not supported")
+
+    def refuse_but(self, name: str, *only: Any) -> None:
+        """Refuse any value but `only`, absent and null: of what releases say and the reference takes for granted."""
+        value = self.value(name)
+        if value is not None and value not in only:
+            raise self.refuse(f"{name} = {_shown(value)} is not supported; {' and '.join(map(str, only))} is")
+
+    @property
+    def architecture(self) -> str:
+        """The first entry of `architectures`, or what diffusers calls the class; "" where there is neither."""
+        names = self.values.get("architectures")
+        if isinstance(names, list) and names and isinstance(names[0], str):
+            return names[0]
+        kind = self.values.get("_class_name")
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def layers(self) -> int:
+        """Number of transformer layers."""
+        return self.count("num_hidden_layers", most=MAX_LAYERS)
+
+    def context(self, default: int | None = None) -> int:
+        """Most positions of a sequence."""
+        return self.count("max_position_embeddings", default, most=MAX_CONTEXT)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format that the weights are stored in; fp32 if the config does not say."""
+        return self.stated_dtype or torch.float32
+
+    @property
+    def stated_dtype(self) -> torch.dtype | None:
+        """The number format that the config states for its weights, at its top or else in its `text_config`; None if it
+        states none."""
+        text = self.values.get(_TEXT)
+        inner = Fields(text, f"{self.source}: {_TEXT}").own_dtype if isinstance(text, Mapping) else None
+        return self.own_dtype or inner
+
+    @property
+    def own_dtype(self) -> torch.dtype | None:
+        """The number format that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
+        null and "auto" state nothing."""
+        for name in ("dtype", "torch_dtype"):
+            stated = self.values.get(name)
+            if stated not in (None, "", "auto"):
+                return self._dtype_called(name, stated)
+        return None
+
+    def _dtype_called(self, name: str, stated: object) -> torch.dtype:
+        """Return the dtype in which a model runs whose config states this one."""
+        try:
+            return stated_format(str(stated)).dtype
+        except ValueError as error:
+            raise self.refuse(f"{name}: {error}") from None
+
+
+def _is_positive(value: object) -> bool:
+    """NaN is not; an integer too large for a float is not either."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MAX_NUMBER
+
+
+def _leaves_alone(name: str, value: object) -> bool:
+    return bool(_SCALES.search(name)) and not isinstance(value, bool) and value == 1
+
+
+def _shown(value: object) -> str:
+    """A value for an error's one line."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

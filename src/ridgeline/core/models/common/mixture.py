@@ -1,0 +1,113 @@
+"""A mixture of experts in the place of an MLP: a router, the experts that it picks, and those that all tokens share."""
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.decoder import MLP, GatedMLP
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.fields import MAX_EXPERTS, Fields
+from ridgeline.core.ops.collective import all_reduce
+from ridgeline.core.ops.expert_layout import ExpertLayout
+from ridgeline.core.ops.experts import Experts, ExpertSizes
+from ridgeline.core.ops.nonlinearity import ClampedGate
+from ridgeline.core.ops.router import Router, RoutingRule, SharedGate
+
+SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
+"""A rename of a Family whose checkpoints name the shared experts in the singular."""
+
+
+class Mixture(nn.Module):
+    """experts(x) picked by gate(x), and shared_experts(x), weighed by shared_expert_gate(x) where there is one."""
+
+    part = "feed-forward"
+
+    def __init__(
+        self,
+        d: Dimensions,
+        sizes: ExpertSizes,
+        rule: RoutingRule,
+        *,
+        names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
+        shared: int = 0,
+        shared_bias: bool = False,
+        weighed: bool = False,
+        activation: ClampedGate | None = None,
+        bias: bool = False,
+        layout: ExpertLayout | None = None,
+        weighs_inputs: bool = False,
+    ) -> None:
+        """names, layout, weighs_inputs: as of Experts. shared: columns of the shared experts, which are stored as one
+        and have gates where the others have; 0 for none. shared_bias: whether their matrices have biases. weighed:
+        whether a gate says how much of them a token takes. activation: where it is not the model's. bias: of router and
+        experts."""
+        super().__init__()
+        self.gate = Router(d.whole(d.hidden, sizes.count, bias=bias), rule)
+        self.shared_experts = _shared(d, shared, shared_bias, gated=len(names) == 3) if shared else None
+        self.shared_expert_gate = SharedGate(d.whole(d.hidden, 1), exempt=True) if weighed else None
+        self.experts = Experts(
+            sizes, d.hidden, activation or d.activation, d.dtype,
+            names=names, bias=bias, layout=layout, adds=shared > 0, weighs_inputs=weighs_inputs, shard=d.expert_shard,
+            gathered=d.gathered,
+        )  # fmt: skip
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.expert_shard, d.gathered)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]."""
+        weights_TK, picked_TK = self.gate(x_TD)
+        shared_TD: Tensor | None = None
+        if self.shared_experts is not None:
+            shared_TD = self.shared_experts(x_TD)
+            if self.shared_expert_gate is not None:
+                shared_TD = self.shared_expert_gate(x_TD, shared_TD)
+        out: Tensor = self.all_reduce(self.experts(x_TD, weights_TK, picked_TK, shared_TD))
+        return out
+
+
+def _shared(d: Dimensions, width: int, bias: bool, *, gated: bool) -> MLP:
+    """The experts that all tokens share; ranks are added up together with those picked."""
+    if gated:
+        return GatedMLP(d, d.gate_up(width=width, bias=bias), width=width, bias=bias, summand=True)
+    up = {"up_proj": d.column(d.hidden, width, bias=bias)}
+    return MLP(d, up, "down_proj", d.row(width, d.hidden, bias=bias), summand=True)
+
+
+def read_experts(fields: Fields, name: str, width: str) -> ExpertSizes:
+    """How many experts there are (the field `name`), how many a token passes, and the columns of one (`width`)."""
+    count, active = fields.count(name, most=MAX_EXPERTS), fields.count("num_experts_per_tok")
+    if active > count:
+        raise fields.refuse(f"num_experts_per_tok {active} is more than {name} {count}")
+    return ExpertSizes(count, active, fields.count(width))
+
+
+def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingRule:
+    """DeepSeek-V3's rule (arXiv:2412.19437): sigmoid scores, corrected for the choice, of experts in groups. scale:
+    where `routed_scaling_factor` is not stated."""
+    groups, best = read_groups(fields, sizes)
+    if groups > 1 and sizes.count == groups:
+        raise fields.refuse(f"n_group {groups} leaves one expert a group; its score is that of the best two")
+    return RoutingRule(
+        sizes.active,
+        "sigmoid",
+        renormalise=fields.flag("norm_topk_prob", True),
+        scale=fields.positive("routed_scaling_factor", scale),
+        groups=groups,
+        top_groups=best,
+        group_score="best two",
+        corrected=True,
+        wide=True,
+    )
+
+
+def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
+    """In how many groups experts lie, and how many of them take part."""
+    groups, best = (fields.count(name) for name in ("n_group", "topk_group"))
+    if sizes.count % groups or best > groups:
+        raise fields.refuse(f"n_group {groups} and topk_group {best} are not groups of {sizes.count} experts")
+    if sizes.active > best * (sizes.count // groups):
+        raise fields.refuse(f"num_experts_per_tok {sizes.active} is more than the experts of topk_group {best}")
+    return groups, best
+
+
+def read_dense_layers(fields: Fields) -> set[int]:
+    """Layers that have an MLP in the place of a mixture: those listed, and all but every `decoder_sparse_step`-th."""
+    step, listed = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
+    return {layer for layer in range(fields.layers) if layer in listed or (layer + 1) % step}

@@ -1,0 +1,214 @@
+"""MMDiT (Esser et al., arXiv:2403.03206) as FLUX.1 and FLUX.2 have it: a denoiser in which the tokens of a picture and
+of its text pass double blocks, in two streams, then single blocks, in one. Configs are read in flux.py.
+
+Shapes: N rows of latents, M of texts, J of both, P pictures, D hidden, F numbers of a patch, C of a text's token, V of
+its pooled vector.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.mmdit_blocks import (
+    DoubleBlock,
+    MMDiTPass,
+    MMDiTStyle,
+    SingleBlock,
+    modulation,
+)
+from ridgeline.core.models.common.modulated import PART, ResidualStream, embedder
+from ridgeline.core.models.common.token_layout import JointRows, MMDiTGrid, MMDiTLayout
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.modulation import AddGated, AddGatedLayerNorm
+from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.rotary import AxialRotaryTable
+from ridgeline.core.ops.row_ops import JoinRows, RowPicker
+from ridgeline.core.ops.timestep import TimestepSinusoids
+from ridgeline.core.ops.work import Space, Work
+
+_SCALE = 1000.0  # of times and of guidance, before their sinusoids
+
+
+@dataclass(frozen=True, slots=True)
+class MMDiTSizes:
+    """What a config says beside the dimensions of blocks. channels: of latents. patch: of them on a side of a token.
+    singles: single blocks, after as many double ones as Dimensions has layers. sinusoids: numbers that a time becomes
+    first. pooled, guided: as of Denoiser. axes: entries of a head that each coordinate turns."""
+
+    channels: int
+    patch: int
+    text_width: int
+    singles: int
+    sinusoids: int
+    pooled: int | None
+    guided: bool
+    axes: Sequence[int]
+
+    @property
+    def features(self) -> int:
+        """Numbers of a patch."""
+        return self.patch**2 * self.channels
+
+
+class MMDiTConditionEmbedder(nn.Module):
+    """What becomes of a noise level, of the scale of guidance and of a text's pooled vector: their sum."""
+
+    def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
+        super().__init__()
+        self.sinusoids = TimestepSinusoids(sizes.sinusoids, d.dtype, scale=_SCALE)
+        self.timestep_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias)
+        self.guidance_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias) if sizes.guided else None
+        self.text_embedder = None if sizes.pooled is None else embedder(d, sizes.pooled, d.hidden, bias=style.bias)
+        alone = self.guidance_embedder is None and self.text_embedder is None
+        self.add = None if alone else Add(d.hidden, d.dtype)
+
+    def forward(self, times_P: Tensor, guidance_P: Tensor | None, pooled_PV: Tensor | None) -> Tensor:
+        """times_P, guidance_P fp32 [pictures], pooled_PV [pictures, pooled] -> [pictures, hidden]."""
+        out_PD: Tensor = self.timestep_embedder(self.sinusoids(times_P))
+        if self.add is not None and self.guidance_embedder is not None:
+            out_PD = self.add(out_PD, self.guidance_embedder(self.sinusoids(guidance_P)))
+        if self.add is not None and self.text_embedder is not None:
+            out_PD = self.add(out_PD, self.text_embedder(pooled_PV))
+        return out_PD
+
+
+class MMDiT(Denoiser):
+    """What checkpoints call FluxTransformer2DModel and Flux2Transformer2DModel."""
+
+    # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
+    spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    block_lists = ("transformer_blocks", "single_transformer_blocks")
+    text_first = True
+
+    def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
+        self._last: tuple[tuple[MMDiTGrid, tuple[int, ...], torch.device], MMDiTLayout] | None = None
+        self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
+        self.pooled_width, self.takes_guidance = sizes.pooled, sizes.guided
+        self.time_text_embed = MMDiTConditionEmbedder(d, sizes, style)
+        shared = (("double_stream_modulation_img", LATENTS, 2), ("double_stream_modulation_txt", TEXT, 2))
+        self.shared = (*shared, ("single_stream_modulation", JOINT, 1)) if style.shared else ()
+        for name, _, parts in self.shared:
+            self.add_module(name, modulation(d, PART * parts, style))
+        self.rotary = AxialRotaryTable(sizes.axes, style.theta)
+        self.x_embedder = Linear(d.whole(sizes.features, d.hidden, bias=style.bias))
+        self.context_embedder = Linear(d.whole(sizes.text_width, d.hidden, bias=style.bias))
+        self.transformer_blocks = nn.ModuleList(DoubleBlock(d, style, first=layer == 0) for layer in range(d.layers))
+        self.latent_add, self.text_add = AddGated(d.hidden, d.dtype), AddGated(d.hidden, d.dtype)
+        self.join = JoinRows(d.hidden, d.dtype)
+        self.single_transformer_blocks = nn.ModuleList(
+            SingleBlock(d, style, first=layer == 0) for layer in range(sizes.singles)
+        )
+        self.norm_out = modulation(d, ("scale", "shift"), style)
+        self.last_norm = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
+        self.proj_out = Linear(d.whole(d.hidden, sizes.features, bias=style.bias))
+
+    def forward(
+        self,
+        latents_PCHW: Tensor,
+        t: float | Sequence[float],
+        texts: Texts,
+        *,
+        pooled: Tensor | None = None,
+        guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
+    ) -> Tensor:
+        """As Denoiser.forward, whose convention is that of checkpoints."""
+        pictures, _, *size = latents_PCHW.shape
+        self.check_conditions(pictures, pooled, guidance)
+        prepared = self.prepared(texts, pictures)
+        grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
+        layout = self._layout(grid, prepared.lengths, device)
+        times_P, guidance_P = (
+            None if given is None else torch.tensor(for_each(given, pictures), dtype=torch.float32, device=device)
+            for given in (t, guidance)
+        )
+        assert times_P is not None
+        patches_NF, texts_MC = grid.patches(latents_PCHW).to(dtype), torch.cat(prepared.rows).to(dtype)
+        pooled_PV = None if pooled is None else pooled.to(dtype)
+        rows_NF = self.denoise(
+            patches_NF, times_P, texts_MC, layout, guidance_P=guidance_P, pooled_PV=pooled_PV, walk=walk
+        )
+        return grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
+
+    def denoise(
+        self,
+        patches_NF: Tensor,
+        times_P: Tensor,
+        texts_MC: Tensor,
+        layout: MMDiTLayout,
+        *,
+        guidance_P: Tensor | None,
+        pooled_PV: Tensor | None,
+        walk: Walk = every_block,
+    ) -> Tensor:
+        """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has; times_P, guidance_P fp32;
+        pooled_PV -> noise - picture of each patch [N, F]."""
+        condition_PD = self.time_text_embed(times_P, guidance_P, pooled_PV)
+        shared = {space: self.get_submodule(f"{name}.linear")(condition_PD) for name, space, _ in self.shared}
+        kv = Uncached([], layout.lengths)
+        given = MMDiTPass(condition_PD, shared, layout, self.rotary(layout.positions), kv)
+        entered, text = ResidualStream(self.x_embedder(patches_NF)), ResidualStream(self.context_embedder(texts_MC))
+        double, *doubles = self.transformer_blocks
+
+        def first(latents: ResidualStream) -> ResidualStream:
+            nonlocal text
+            latents, text = double(latents, text, given)
+            return latents
+
+        def rest(latents: ResidualStream) -> ResidualStream:
+            nonlocal text
+            for block in doubles:
+                latents, text = block(latents, text, given)
+            x_ND = self.latent_add(*latents, layout.lengths[LATENTS])
+            joint = ResidualStream(self.join(layout.joint.order, self.text_add(*text, layout.lengths[TEXT]), x_ND))
+            for block in self.single_transformer_blocks:
+                joint = block(joint, given)
+            assert joint.y_ND is not None
+            own = layout.joint.second
+            return ResidualStream(self.wanted(joint.x_ND, own), self.wanted(joint.y_ND, own), joint.gate_RD)
+
+        latents = walk(entered, None, first, rest)
+        factors = self.norm_out["linear"](condition_PD)
+        _, normed_ND = self.last_norm(*latents, *factors, layout.lengths[LATENTS])
+        out_NF: Tensor = self.proj_out(normed_ND)
+        return out_NF
+
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
+        """As Denoiser.work."""
+        work = Work.whole(self.grid(size).lengths(texts))
+        return replace(work, rows={**work.rows, PICTURES: len(texts)})
+
+    def grid(self, size: tuple[int, ...]) -> MMDiTGrid:
+        """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
+        return MMDiTGrid.of(size, self.patch)
+
+    def _layout(self, grid: MMDiTGrid, texts: tuple[int, ...], device: torch.device) -> MMDiTLayout:
+        """As MMDiTGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+        key = grid, texts, device
+        if self._last is None or self._last[0] != key:
+            self._last = key, grid.layout(texts, len(self.sizes.axes), device)
+        return self._last[1]
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
+        """As Network._outline."""
+        positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
+        joint = JointRows.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
+        layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)
+        pictures, dtype = rows[PICTURES], self.storage.dtype
+        self.denoise(
+            torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype),
+            torch.empty(pictures),
+            torch.empty(rows[TEXT], self.text_width, dtype=dtype),
+            layout,
+            guidance_P=torch.empty(pictures) if self.takes_guidance else None,
+            pooled_PV=None if self.pooled_width is None else torch.empty(pictures, self.pooled_width, dtype=dtype),
+        )

@@ -1,0 +1,233 @@
+"""Blocks of an MMDiT (Esser et al., arXiv:2403.03206): double ones, in which the tokens of a picture and of its text
+have weights of their own and meet in attention, and single ones, in which both have the same, and attention and
+feed-forward part run side by side (Dehghani et al., arXiv:2302.05442).
+
+Shapes: N rows of latents, M of texts, J of both, P pictures, D hidden, F width of a feed-forward part.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.blocks import head_norms
+from ridgeline.core.models.common.decoder import MLP
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.modulated import PART, Factors, ResidualStream, enter, entry
+from ridgeline.core.models.common.token_layout import MMDiTLayout
+from ridgeline.core.ops.activation import ActivatedProjections, GatedActivation
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.modulation import AddGatedLayerNorm, Factor, Modulation
+from ridgeline.core.ops.norm import Norm
+from ridgeline.core.ops.rotary import Angles, Rope
+from ridgeline.core.ops.row_ops import JoinColumns, JoinRows, RowPicker
+from ridgeline.core.ops.work import Reach, Space
+
+
+@dataclass(frozen=True, slots=True)
+class MMDiTStyle:
+    """What FLUX.1 and FLUX.2 have otherwise. bias: of all matrices. shared: whether blocks of a sort have the same
+    factors, not each a modulation of its own. gated: whether feed-forward parts are, and a single block's projections
+    are one matrix. theta: of rotary positions."""
+
+    bias: bool
+    shared: bool
+    gated: bool
+    theta: float
+
+
+@dataclass(frozen=True, slots=True)
+class MMDiTPass:
+    """What all blocks of a pass are given. condition_PD: what comes of the noise level. shared: by the space of its
+    rows, the factors of blocks that share them."""
+
+    condition_PD: Tensor
+    shared: Mapping[Space, Factors]
+    layout: MMDiTLayout
+    angles: Angles
+    kv: Uncached
+
+
+class Modulated(nn.Module):
+    """What has factors, of a modulation of its own or those that all share."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, parts: int, name: str) -> None:
+        """space: of its rows. parts: how many need a shift, a scale and a gate. name: what checkpoints call the
+        modulation."""
+        super().__init__()
+        self.space, self.name = space, name
+        if not style.shared:
+            self.add_module(name, modulation(d, PART * parts, style))
+
+    def factors(self, given: MMDiTPass) -> Factors:
+        """In this pass."""
+        if self.space in given.shared:
+            return given.shared[self.space]
+        own: Factors = self.get_submodule(f"{self.name}.linear")(given.condition_PD)
+        return own
+
+
+class MMDiTHalf(Modulated):
+    """What a double block has of one of its two streams: norms, and the feed-forward part."""
+
+    unnamed = True
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, *, first: bool) -> None:
+        suffix = "_context" if space == TEXT else ""
+        super().__init__(d, style, space, 2, f"norm1{suffix}")
+        self.entry, self.middle = entry(d, first), AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
+        self.feed_forward = f"ff{suffix}"
+        up = d.fused("linear_in", d.width, d.width) if style.gated else {}
+        up = up or {"linear_in": d.column(d.hidden, d.width, bias=style.bias)}
+        self.add_module(self.feed_forward, MLP(d, up, "linear_out", d.row(d.width, d.hidden, bias=style.bias)))
+
+    def leave(self, x_ND: Tensor, attended_ND: Tensor, factors: Factors, given: MMDiTPass) -> ResidualStream:
+        """What follows attention."""
+        _, _, gate, shift, scale, last_gate = factors
+        lengths = given.layout.lengths[self.space]
+        x_ND, normed_ND = self.middle(x_ND, attended_ND, gate, scale, shift, lengths)
+        return ResidualStream(x_ND, self.get_submodule(self.feed_forward)(normed_ND), last_gate)
+
+
+class JointAttention(nn.Module):
+    """Attention of a picture and its text to both, projected by weights of their own."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.head_dim = d.head_dim
+        spec, back = d.column(d.hidden, d.hidden, bias=style.bias), d.row(d.hidden, d.hidden, bias=style.bias)
+        self.qkv = Projections(dict.fromkeys(("to_q", "to_k", "to_v"), spec))
+        self.added = Projections(dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj"), spec))
+        self.norm_q, self.norm_k = head_norms(d)
+        self.norm_added_q, self.norm_added_k = head_norms(d)
+        self.join = JoinRows(d.hidden, d.dtype)
+        self.attend = _attention(d, style)
+        self.to_out = nn.ModuleList([Linear(back)])
+        self.to_add_out = Linear(back)
+
+    def forward(self, x_ND: Tensor, x_MD: Tensor, given: MMDiTPass) -> tuple[Tensor, Tensor]:
+        """x_ND of pictures, x_MD of texts [rows, hidden] -> as they are."""
+        joint = given.layout.joint
+        own = heads(self.qkv(x_ND), self.head_dim, self.norm_q, self.norm_k)
+        added = heads(self.added(x_MD), self.head_dim, self.norm_added_q, self.norm_added_k)
+        q_JHE, k_JHE, v_JHE = (self.join(joint.order, text, each) for text, each in zip(added, own, strict=True))
+        y_JD: Tensor = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
+        return self.to_out[0](self.wanted(y_JD, joint.second)), self.to_add_out(self.wanted(y_JD, joint.first))
+
+
+class DoubleBlock(nn.Module):
+    """x + gate * attention(norm(x)), then x + gate * feed-forward(norm(x)), each norm scaled and shifted, of two
+    streams that attend to both; the second sums are left to the norms that follow."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
+        """first: whether nothing is to be added to its streams."""
+        super().__init__()
+        self.latents, self.text = (MMDiTHalf(d, style, space, first=first) for space in (LATENTS, TEXT))
+        self.attn = JointAttention(d, style)
+
+    def forward(
+        self, latents: ResidualStream, text: ResidualStream, given: MMDiTPass
+    ) -> tuple[ResidualStream, ResidualStream]:
+        """Both streams, of rows of pictures and of texts."""
+        own, beside = self.latents.factors(given), self.text.factors(given)
+        x_ND, normed_ND = enter(self.latents.entry, latents, own, given.layout.lengths[LATENTS])
+        x_MD, normed_MD = enter(self.text.entry, text, beside, given.layout.lengths[TEXT])
+        y_ND, y_MD = self.attn(normed_ND, normed_MD, given)
+        return self.latents.leave(x_ND, y_ND, own, given), self.text.leave(x_MD, y_MD, beside, given)
+
+
+class SideBySide(nn.Module):
+    """Attention and a feed-forward part of the same rows, whose results one matrix reads."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle, out: str) -> None:
+        """out: what checkpoints call that matrix."""
+        super().__init__()
+        self.head_dim, self.out = d.head_dim, out
+        self.norm_q, self.norm_k = head_norms(d)
+        self.attend = _attention(d, style)
+        self.join = JoinColumns(d.hidden + d.width, d.dtype)
+        self.add_module(out, Linear(d.row(d.hidden + d.width, d.hidden, bias=style.bias)))
+
+    def forward(self, x_JD: Tensor, given: MMDiTPass) -> Tensor:
+        """x_JD [rows, hidden] -> [rows, hidden]."""
+        *qkv, widened_JF = self.projected(x_JD)
+        q_JHE, k_JHE, v_JHE = heads(qkv, self.head_dim, self.norm_q, self.norm_k)
+        y_JD = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
+        out: Tensor = self.get_submodule(self.out)(self.join(y_JD, widened_JF))
+        return out
+
+    @abstractmethod
+    def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values [rows, hidden], and the feed-forward part activated [rows, width]."""
+
+
+class SeparateSideBySide(SideBySide):
+    """From a matrix each (FLUX.1)."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
+        super().__init__(d, style, "proj_out")
+        spec = d.column(d.hidden, d.hidden, bias=style.bias)
+        self.qkv = Projections(dict.fromkeys(("to_q", "to_k", "to_v"), spec))
+        self.up = ActivatedProjections({"proj_mlp": d.column(d.hidden, d.width, bias=style.bias)}, d.activation)
+
+    def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
+        """As SideBySide.projected."""
+        return *self.qkv(x_JD), self.up(x_JD)
+
+
+class FusedSideBySide(SideBySide):
+    """From one matrix, gate and what it gates among it (FLUX.2)."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
+        super().__init__(d, style, "to_out")
+        widths = (d.hidden,) * 3 + (d.width,) * 2
+        self.projections = Projections(d.fused("to_qkv_mlp_proj", *widths, bias=style.bias))
+        self.activate = GatedActivation(d.width, d.activation, d.dtype)
+
+    def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
+        """As SideBySide.projected."""
+        *qkv, gate_JF, up_JF = self.projections(x_JD)
+        return *qkv, self.activate(gate_JF, up_JF)
+
+
+class SingleBlock(Modulated):
+    """x + gate * (attention and feed-forward part side by side)(norm(x)), of both sorts of rows; the sum is left to the
+    norm that follows."""
+
+    def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
+        """first: as of DoubleBlock."""
+        super().__init__(d, style, JOINT, 1, "norm")
+        self.entry = entry(d, first)
+        self.attn = FusedSideBySide(d, style) if style.gated else SeparateSideBySide(d, style)
+
+    def forward(self, stream: ResidualStream, given: MMDiTPass) -> ResidualStream:
+        """The stream of joint rows."""
+        factors = self.factors(given)
+        x_JD, normed_JD = enter(self.entry, stream, factors, given.layout.lengths[JOINT])
+        return ResidualStream(x_JD, self.attn(normed_JD, given), factors[-1])
+
+
+def modulation(d: Dimensions, factors: tuple[Factor, ...], style: MMDiTStyle) -> nn.ModuleDict:
+    """Of what comes of the noise level, under the name that checkpoints give its matrix."""
+    own = Modulation(d.hidden, d.hidden, factors, d.dtype, activated=True, bias=style.bias)
+    return nn.ModuleDict({"linear": own})
+
+
+def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tuple[Tensor, ...]:
+    """Queries, keys and values [rows, heads x width] -> [rows, heads, width], the first two normed."""
+    q_JHE, k_JHE, v_JHE = (x.view(len(x), -1, width) for x in qkv)
+    return q_norm(q_JHE), k_norm(k_JHE), v_JHE
+
+
+def _attention(d: Dimensions, style: MMDiTStyle) -> Attention:
+    """Of a picture's joint rows to each other."""
+    rope = Rope(d.head_dim, style.theta, interleaved=True)
+    return Attention(-1, d.own_heads, looks_at(d, Reach("full", space=JOINT)), rope=rope)

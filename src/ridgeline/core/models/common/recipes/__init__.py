@@ -1,0 +1,34 @@
+"""Recipes: in what formats a model's numbers are stored, as an option, a config or llama.cpp says.
+
+`recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
+`modelopt.py` those of two tools that say more; `module_names.py` reads their lists of modules. `llama_cpp.py` has the
+mixes of types that GGUF files are made in. `perplexity.py` has the quality that plain weights lose in each format to
+which they are quantised.
+"""
+
+from ridgeline.core.models.common.recipes.config import SECTIONS, method_of, quantised_recipe, read_recipe
+from ridgeline.core.models.common.recipes.perplexity import costly_format
+from ridgeline.core.models.common.recipes.recipe import (
+    PLAIN,
+    WITH_HEAD,
+    Recipe,
+    recipe_named,
+    recipe_names,
+    running_names,
+    uniform,
+)
+
+__all__ = [
+    "PLAIN",
+    "SECTIONS",
+    "WITH_HEAD",
+    "Recipe",
+    "costly_format",
+    "method_of",
+    "quantised_recipe",
+    "read_recipe",
+    "recipe_named",
+    "recipe_names",
+    "running_names",
+    "uniform",
+]

@@ -1,0 +1,308 @@
+"""A config's `quantization_config` becomes a recipe, or an option that asks for plain weights to be quantised.
+
+What each method stores is read off its own loader: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
+bitsandbytes), AutoAWQ's WQLinear_GEMM and exclude_layers_to_not_quantize, GPTQModel's TorchQuantLinear.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.recipes import compressed_tensors, modelopt
+from ridgeline.core.models.common.recipes.module_names import (
+    Matcher,
+    begins_or_ends,
+    contains,
+    matches,
+    names_listed,
+    pattern,
+)
+from ridgeline.core.models.common.recipes.recipe import (
+    BLOCKS,
+    INPUT_SCALES,
+    LINEAR,
+    PLAIN,
+    WITH_HEAD,
+    Recipe,
+    recipe_named,
+    recipe_names,
+    running_names,
+    stored_in,
+)
+from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS as GGUF_BLOCKS
+from ridgeline.core.ops.number_formats import FORMATS, MXFP4, KVFormat, WeightFormat, format_of
+from ridgeline.core.ops.weight_slot import Place
+
+SECTIONS = ("quantization_config", "compression_config")
+_TEXT = "text_config"
+_MAX_BITS, _MAX_GROUP = 8, 1 << 20
+_MODELOPT = "modelopt"
+
+# Keys that say how weights were quantised or how a library is to load them, not how they are stored.
+_ELSEWHERE = (
+    "quant_method", "meta", "provider", "producer", "dataset", "tokenizer", "backend", "model_name_or_path", "sym",
+    "model_file_base_name", "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "desc_act",
+    "use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16", "max_input_length", "batch_size", "format",
+    "cache_block_outputs", "model_seqlen", "block_name_to_quantize", "module_name_preceding_first_block", "version",
+    "pad_token_id", "pack_dtype", "checkpoint_format", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "zero_point",
+    "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold", "llm_int8_has_fp16_weight", "scale_fmt",
+    "llm_int8_enable_fp32_cpu_offload", "activation_scale_ub", "dequantize",
+)  # fmt: skip
+
+
+def read_recipe(fields: Fields) -> Recipe:
+    """How the weights of a config's checkpoint are stored, which one of several halves may say of its text alone.
+    Raises ModelRefused, naming the method or the key, for what is not known here."""
+    name = _section_of(fields)
+    if name is None:
+        return read_recipe(fields.section(_TEXT)) if fields.has(_TEXT) else PLAIN
+    section, method = fields.section(name), method_of(fields)
+    if method not in METHODS:
+        raise section.refuse(
+            f"weights quantised by {method or 'an unnamed method'!r} are not known; {', '.join(METHODS)} are "
+            "(the unquantised checkpoint's config is priced with --weights fp8, int8, int4 or q4_k_m)"
+        )
+    recipe = METHODS[method](section)
+    section.passed_over(*_ELSEWHERE)
+    return replace(recipe, unread=tuple(f"{name}.{key}" for key in section.unread()))
+
+
+def method_of(fields: Fields) -> str:
+    """Return the method that a config's own section names; "" if it has none, or names none.
+
+    Three tools leave it out where something else in the section says it: compressed-tensors, bitsandbytes' first
+    version and ModelOpt. Some versions of ModelOpt call its method by the formats too (`modelopt_fp4`).
+    """
+    name = _section_of(fields)
+    if name is None:
+        return ""
+    section = fields.section(name)
+    method = section.text("quant_method", "").lower()
+    if method:
+        return _MODELOPT if method.startswith(f"{_MODELOPT}_") else method
+    if name == "compression_config":
+        return "compressed-tensors"
+    if section.value("load_in_4bit") is True or section.value("load_in_8bit") is True:
+        return "bitsandbytes"
+    producer = section.value("producer")
+    return _MODELOPT if isinstance(producer, dict) and producer.get("name") == _MODELOPT else ""
+
+
+def _section_of(fields: Fields) -> str | None:
+    """Return the name of the section at the top of a config that says how weights are stored."""
+    return next((name for name in SECTIONS if fields.has(name)), None)
+
+
+def _named(method: str, stored: WeightFormat) -> str:
+    """`fp8 128x128`, `awq int4 g128`: the format, and the method where that does not say it."""
+    return stored.name if stored.name.startswith(method) else f"{method} {stored.name}"
+
+
+def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
+    """One format for the matrices in the blocks, with the head or without, but for those that are kept."""
+    kinds = LINEAR if head else BLOCKS
+    unread = INPUT_SCALES if stored.code == "fp8" else ()
+    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), passed_over=unread)
+
+
+def _unconverted(section: Fields, *names: str) -> Matcher:
+    """Whether a module is in one of these lists of what was left alone."""
+    return begins_or_ends(section, [entry for name in names for entry in names_listed(section, name)])
+
+
+def _fp8(section: Fields) -> Recipe:
+    """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
+    inputs if that is static."""
+    section.refuse_if("fmt", "e4m3", "float8_e4m3fn")
+    block = section.integers("weight_block_size")
+    if block and (len(block) != 2 or min(block) < 1):
+        raise section.refuse(f"weight_block_size is {block}; it must be two sizes, outputs and inputs")
+    static = section.text("activation_scheme", "dynamic") == "static"
+    stored = (
+        _float(f"fp8 {block[0]}x{block[1]}", (block[0], block[1]))
+        if block
+        else replace(_float("fp8 tensor", (None, None)), matrix_bits=32 * static)
+    )
+    recipe = _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert", "ignored_layers"))
+    return replace(recipe, kv=_kv(section))
+
+
+def _kv(section: Fields) -> KVFormat | None:
+    """The format of keys and values: where AutoFP8 has scales for them it says that they are static."""
+    if section.value("kv_cache_scheme") == "static":
+        return compressed_tensors.stated_kv("fp8")
+    scheme = section.section("kv_cache_scheme")
+    return compressed_tensors.kv_scheme(scheme) if scheme.values else None
+
+
+def _float(name: str, block: tuple[int | None, int | None]) -> WeightFormat:
+    """e4m3 with a scale of 32 bits a block."""
+    return WeightFormat(name, 8, block, 32, activations="fp8", code="fp8", layout="fp8")
+
+
+def _fbgemm(section: Fields) -> Recipe:
+    """A scale of 32 bits for each output."""
+    stored = _float("fp8 channel", (1, None))
+    return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert"))
+
+
+def _group(section: Fields, *names: str) -> int | None:
+    """Inputs that share a scale; None for all of them, which is written as -1."""
+    name = next((name for name in names if section.has(name)), names[0])
+    size = section.value(name)
+    return None if size == -1 else section.count(name, 128, most=_MAX_GROUP)
+
+
+def _integer(bits: int, group: int | None, layout: str) -> WeightFormat:
+    """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product. layout: ""
+    for one that is only priced."""
+    shared = "channel" if group is None else f"g{group}"
+    code = {4: "int4", 8: "int8"}.get(bits, "") if layout else ""
+    stored = WeightFormat(f"int{bits} {shared}", bits, (1, group), 16, bits)
+    return replace(stored, code=code, layout=layout) if code else stored
+
+
+def _awq(section: Fields) -> Recipe:
+    bits = section.count("w_bit" if section.has("w_bit") else "bits", 4, most=_MAX_BITS)
+    version = section.text("version", "gemm").lower()
+    runs = bits == 4 and version == "gemm" and section.text("backend", "autoawq") == "autoawq"
+    stored = _integer(bits, _group(section, "group_size", "q_group_size"), "awq" if runs else "")
+    return _uniform(
+        "awq" if version == "gemm" else f"awq {version}",
+        stored,
+        contains(names_listed(section, "modules_to_not_convert")),
+    )
+
+
+def _gptq(section: Fields) -> Recipe:
+    """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
+    none (`-:`) for modules that match a pattern."""
+    section.refuse_if("modules_in_block_to_quantize")
+    stored = _gptq_format(section, section)
+    own = _dynamic(section)
+    kinds = LINEAR if section.flag("lm_head", False) else BLOCKS
+
+    def choose(place: Place) -> WeightFormat | None:
+        if place.kind not in kinds:
+            return None
+        return next((other for named, other in own if place.is_named(named)), stored)
+
+    return Recipe(_named("gptq", stored), stored.bits, lambda _: choose)
+
+
+def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
+    """Of a section, or of modules that have their own bits, groups and order."""
+
+    def says(name: str) -> Fields:
+        return own if own.has(name) else section
+
+    form = section.text("checkpoint_format", section.text("format", "gptq")).lower()
+    packed = section.text("pack_dtype", "int32") == "int32" and not section.flag("is_marlin_format", False)
+    bits = says("bits").count("bits", most=_MAX_BITS)
+    layout = form if form in ("gptq", "gptq_v2") and packed else ""
+    stored = _integer(bits, _group(says("group_size"), "group_size"), layout)
+    return replace(stored, input_bits=32, ordered=says("desc_act").flag("desc_act", False))
+
+
+def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
+    """The patterns of `dynamic`, and what the modules that match are stored in; None for the model's dtype."""
+    listed = section.section("dynamic")
+    own: list[tuple[Matcher, WeightFormat | None]] = []
+    for entry in listed.values:
+        stored = _gptq_format(section, listed.section(entry))
+        expression = entry.removeprefix("-:").removeprefix("+:")
+        named = partial(matches, [pattern(listed, expression, entry)])
+        own.append((named, None if entry.startswith("-:") else stored))
+    return own
+
+
+def _bitsandbytes(section: Fields) -> Recipe:
+    """NF4: blocks of 64 with a scale of 32 bits, or of 8 and 32 more for 256 of them (QLoRA, arXiv:2305.14314). 8 bits:
+    a scale of 32 bits a row, and products of int8 (arXiv:2208.07339)."""
+    four, eight = section.flag("load_in_4bit", False), section.flag("load_in_8bit", False)
+    if four == eight:
+        raise section.refuse("load_in_4bit or load_in_8bit must be true, and only one of them")
+    if eight:
+        stored = WeightFormat("int8 channel", 8, (1, None), 32, activations="int8")
+    else:
+        number = section.text("bnb_4bit_quant_type", "fp4")
+        if number not in ("fp4", "nf4"):
+            raise section.refuse(f"bnb_4bit_quant_type {number!r} is not known; fp4 and nf4 are")
+        doubly = section.flag("bnb_4bit_use_double_quant", False)
+        stored = WeightFormat(number, 4, (1, 64), 8 + 32 / 256 if doubly else 32)
+    listed = section.has("llm_int8_skip_modules")
+    return _uniform("bitsandbytes", stored, _unconverted(section, "llm_int8_skip_modules"), head=listed)
+
+
+def _mxfp4(section: Fields) -> Recipe:
+    """Of experts alone, as gpt-oss has them."""
+    kept = _unconverted(section, "modules_to_not_convert")
+    return Recipe(MXFP4.name, MXFP4.bits, lambda _: stored_in(MXFP4, frozenset({"expert"}), kept))
+
+
+def _gguf(section: Fields) -> Recipe:
+    """The recipe of types by the names of modules; what is not named is in the model's dtype. Raises ModelRefused for
+    a type that is not read."""
+    listed = section.section("types")
+    by_name: dict[str, WeightFormat] = {}
+    for module in listed.values:
+        kind = listed.text(module)
+        if kind not in GGUF_BLOCKS:
+            raise listed.refuse(f"{module} is stored in {kind!r}, which is not read; {', '.join(GGUF_BLOCKS)} are")
+        by_name[module] = GGUF_BLOCKS[kind]
+    if not by_name:
+        raise section.refuse("types is empty; leave the section out where nothing is quantised")
+    formats = list(by_name.values())
+    commonest = max(dict.fromkeys(formats), key=formats.count)
+    mixed = " mixed" * (len(set(formats)) > 1)
+
+    def choose(place: Place) -> WeightFormat | None:
+        return by_name.get(place.name)
+
+    return Recipe(f"gguf {commonest.name}{mixed}", commonest.bits, lambda _: choose)
+
+
+METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
+    {
+        "fp8": _fp8,
+        "fbgemm_fp8": _fbgemm,
+        "compressed-tensors": compressed_tensors.read,
+        "awq": _awq,
+        "gptq": _gptq,
+        "bitsandbytes": _bitsandbytes,
+        "mxfp4": _mxfp4,
+        _MODELOPT: modelopt.read,
+        "gguf": _gguf,
+    }
+)
+
+
+def quantised_recipe(weights: str, fields: Fields) -> Recipe:
+    """The recipe of plain weights that are quantised here; none for the format that they are in. Raises ModelRefused
+    for weights that are quantised already, ValueError for a format that they are not quantised to."""
+    stated = read_recipe(fields)
+    if stated.name:
+        raise fields.refuse(
+            f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
+            "or give the unquantised checkpoint"
+        )
+    plain = next((known for known in FORMATS if known.is_called(weights)), None)
+    if plain is not None and plain.dtype == fields.dtype:
+        return stated
+    if plain is not None:
+        raise ValueError(
+            f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
+            f"to another full format; leave it out, or give one of {', '.join(running_names())}"
+        )
+    bare, running = weights.removesuffix(WITH_HEAD), ", ".join(running_names())
+    if bare not in recipe_names():
+        raise ValueError(f"unknown weight format {weights!r}; use one of {running}; a format may end in {WITH_HEAD}")
+    recipe = recipe_named(weights)
+    if bare not in running_names():
+        raise ValueError(
+            f"--weights is {weights!r}, which is priced (ridgeline plan, trace --priced) and does not run yet; give "
+            f"one of {running}"
+        )
+    return recipe

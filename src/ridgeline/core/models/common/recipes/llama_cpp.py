@@ -1,0 +1,158 @@
+"""The mixes of GGUF files: which of llama.cpp's types each matrix gets.
+
+Sizes of the types are those of the blocks in ggml-common.h; which matrix gets which is `llama_tensor_get_type` of
+llama-quant.cpp, without an importance matrix.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ridgeline.core.models.common.model import Model, WeightChoice
+from ridgeline.core.models.common.parameter_breakdown import layer_of, layers_of
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.weight_slot import Place
+
+
+def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
+    """A type that stores so many numbers in so many bytes; what is more than `bits` each is scales."""
+    return WeightFormat(name, bits, (1, numbers), 8 * nbytes - bits * numbers)
+
+
+F32 = WeightFormat("f32", 32, (None, None), 0)
+Q2_K, Q3_K, Q4_K = _type("q2_k", 2, 256, 84), _type("q3_k", 3, 256, 110), _type("q4_k", 4, 256, 144)
+Q5_K, Q6_K = _type("q5_k", 5, 256, 176), _type("q6_k", 6, 256, 210)
+Q4_0, Q4_1 = _type("q4_0", 4, 32, 18), _type("q4_1", 4, 32, 20)
+Q5_0, Q5_1, Q8_0 = _type("q5_0", 5, 32, 22), _type("q5_1", 5, 32, 24), _type("q8_0", 8, 32, 34)
+
+# What a row that does not divide into blocks of 256 is stored in instead.
+_NARROW_ROWS = {Q2_K: Q4_0, Q3_K: Q4_0, Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0}
+# The part of a layer that a matrix is, by the last name of its path in the checkpoints of one family or another.
+_PARTS = {
+    "v_proj": "v", "k_proj": "k", "qkv_proj": "qkv", "c_attn": "qkv", "o_proj": "out",
+    "down_proj": "down", "w2": "down",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _MixLayer:
+    """What the choice for a matrix depends on beside its part: the layer's number, how many there are, and whether four
+    query heads or more share a KV head."""
+
+    number: int
+    count: int
+    grouped: bool
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether it is one of the layers that mixes called M store some matrices wider in: the first and the last
+        eighth, and every third between them."""
+        eighth = self.count // 8
+        first, last = self.number < eighth, self.number >= 7 * self.count // 8
+        return first or last or (self.number - eighth) % 3 == 2
+
+
+Rule = Callable[[_MixLayer], WeightFormat]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """base: the type of all matrices that no rule is for. rules: by the part of a layer. raised: whether the attention
+    output of a mixture of eight experts is stored in q5_k."""
+
+    base: WeightFormat
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    raised: bool = False
+
+
+def _always(stored: WeightFormat) -> Rule:
+    return lambda _: stored
+
+
+def _first(share: int, stored: WeightFormat, other: WeightFormat) -> Rule:
+    """One type for the first of so many equal shares of the layers, the other for the rest."""
+    return lambda layer: stored if layer.number < layer.count // share else other
+
+
+def _sensitive(stored: WeightFormat, other: WeightFormat) -> Rule:
+    return lambda layer: stored if layer.sensitive else other
+
+
+MIXES: Mapping[str, Mix] = MappingProxyType(
+    {
+        "q2_k": Mix(
+            Q2_K,
+            {"v": lambda layer: Q4_K if layer.grouped else Q3_K, "down": _always(Q3_K), "out": _always(Q3_K)},
+            raised=True,
+        ),
+        "q3_k_s": Mix(Q3_K, raised=True),
+        "q3_k_m": Mix(
+            Q3_K,
+            {
+                "v": lambda layer: Q5_K if layer.number < 2 else Q4_K,
+                "qkv": _always(Q4_K), "down": _first(16, Q5_K, Q4_K), "out": _always(Q4_K),
+            },
+            raised=True,
+        ),
+        "q3_k_l": Mix(Q3_K, {"v": _always(Q5_K), "qkv": _always(Q4_K), "down": _always(Q5_K), "out": _always(Q5_K)}),
+        "q4_0": Mix(Q4_0),
+        "q4_1": Mix(Q4_1),
+        "q4_k_s": Mix(
+            Q4_K, {"v": lambda layer: Q5_K if layer.number < 4 else Q4_K, "down": _first(8, Q5_K, Q4_K)}, raised=True
+        ),
+        "q4_k_m": Mix(
+            Q4_K, {"v": _sensitive(Q6_K, Q4_K), "qkv": _always(Q5_K), "down": _sensitive(Q6_K, Q4_K)}, raised=True
+        ),
+        "q5_0": Mix(Q5_0),
+        "q5_1": Mix(Q5_1),
+        "q5_k_s": Mix(Q5_K),
+        "q5_k_m": Mix(Q5_K, {"v": _sensitive(Q6_K, Q5_K), "qkv": _always(Q6_K), "down": _sensitive(Q6_K, Q5_K)}),
+        "q6_k": Mix(Q6_K),
+        "q8_0": Mix(Q8_0),
+    }
+)  # fmt: skip
+
+
+def mix(name: str, model: Model) -> WeightChoice:
+    """What the mix called `name` stores each matrix of a model in."""
+    chosen, layers = MIXES[name], sum(layers_of(model))
+    _, attention = model.ops_of(Attention)[0]
+    sharing = attention.heads // attention.spec.heads
+    eight = any(op.experts is not None and op.experts.count == 8 for _, op in model.ops())
+
+    def choose(place: Place) -> WeightFormat | None:
+        if place.kind == "router":
+            return F32
+        if place.kind == "head" or (place.kind == "embedding" and model.tied):
+            whole = chosen.base is Q8_0 or place.inputs % (chosen.base.block[1] or 1)
+            return _fitting(Q8_0 if whole else Q6_K, place.inputs)
+        stored, part = chosen.base, _part(place.name)
+        number = layer_of(place.name)
+        if number is not None and part in chosen.rules:
+            stored = chosen.rules[part](_MixLayer(number, layers, sharing >= 4))
+        if part == "v" and layers == 80 and sharing > 1 and stored in (Q3_K, Q4_K):
+            stored = Q5_K  # of the models of 70B, where it is an eighth of the queries' matrix
+        if eight and part in ("k", "v"):
+            stored = Q8_0
+        if eight and part == "out":
+            stored = Q5_K if chosen.raised else chosen.base
+        return _fitting(stored, place.inputs)
+
+    return choose
+
+
+def _part(name: str) -> str:
+    """The part of a layer that the matrix of this name is; "" for one that no rule is for."""
+    last = name.rpartition(".")[2]
+    if last == "c_proj":  # GPT-2 calls both so
+        return "out" if ".attn." in name else "down"
+    return _PARTS.get(last, "")
+
+
+def _fitting(stored: WeightFormat, inputs: int) -> WeightFormat | None:
+    """The type, or what stands in for it where rows of so many numbers do not divide into its blocks."""
+    if inputs % (stored.block[1] or 1) == 0:
+        return stored
+    instead = _NARROW_ROWS.get(stored)
+    return None if instead is None or inputs % (instead.block[1] or 1) else instead

@@ -1,0 +1,205 @@
+"""The rotary embedding that a config asks for, in the old spelling (rope_theta + rope_scaling) and the new one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.windows import LAYER_TYPES
+from ridgeline.core.ops.rotary import LinearScaling, Llama3, LongRope, Rope, Scaling, Yarn
+
+_ALWAYS = {
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings",
+    "mrope_section", "mrope_interleaved",  # axes of images and videos; text has one position on all of them
+}  # fmt: skip
+_NUMBERS = {
+    "default": set[str](),
+    "mrope": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
+    "yarn": {
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "attention_factor",
+        "truncate",
+        "finetuned",
+        "mscale",
+        "mscale_all_dim",
+    },
+    "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeDefaults:
+    """What a family takes where a config does not say it.
+
+    share: of a head's entries, that turn; partial: whether it may be less than 1. spelt: what the family's configs call
+    a scaling, and what it is called here. original_context: of longrope, `max_position_embeddings` where None. section:
+    where the config says nothing of the rope. further: names in that section that the family reads itself.
+    """
+
+    theta: float = 10_000.0
+    share: float = 1.0
+    partial: bool = False
+    interleaved: bool = False
+    spelt: Mapping[str, str] = field(default_factory=dict)
+    original_context: int | None = None
+    section: Mapping[str, Any] = field(default_factory=dict)
+    further: frozenset[str] = frozenset()
+
+
+LLAMA = RopeDefaults()
+
+
+def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
+    """The one rope of all layers. Raises ModelRefused for a scaling that is not built or a number that makes no
+    sense."""
+    fields.refuse_but("use_rope", True)
+    return _read(fields, rope_section(fields, unstated), head_dim, unstated)
+
+
+def rope_section(fields: Fields, unstated: RopeDefaults = LLAMA) -> Fields:
+    """Where the config keeps what it says of the one rope."""
+    old = fields.section("rope_scaling")
+    # transformers 5 keeps base and scaling together, under a new name.
+    new = fields.section("rope_parameters")
+    stated = old if old.values else new
+    return stated if stated.values or not unstated.section else Fields(unstated.section, fields.source)
+
+
+def read_ropes(fields: Fields, head_dim: int, theta: float, local_theta: float) -> tuple[Rope, Rope]:
+    """The rope of layers that see everything, and that of layers with a window (Gemma 3); the scaling of the old
+    spelling is the first one's. theta, local_theta: the bases where none are stated."""
+    old, (full, local) = fields.section("rope_scaling"), rope_sections(fields)
+    return (
+        _read(fields, old if old.values else full, head_dim, RopeDefaults(theta)),
+        read_own_rope(fields, local, head_dim, local_theta),
+    )
+
+
+def rope_sections(fields: Fields) -> tuple[Fields, Fields]:
+    """What `rope_parameters` says of layers that see everything, and of those that do not. Raises ModelRefused for what
+    it says of no layers, which transformers ignores."""
+    both = fields.section("rope_parameters")
+    for name in sorted(both.values.keys() - set(LAYER_TYPES)):
+        both.refuse_if(name)
+    return both.section("full_attention"), both.section("sliding_attention")
+
+
+def read_own_rope(fields: Fields, section: Fields, head_dim: int, theta: float) -> Rope:
+    """The rope of some of the layers, of which their section alone speaks. theta: the base where it states none."""
+    shared = {"max_position_embeddings": fields.values.get("max_position_embeddings")}
+    return _read(Fields(shared, fields.source), section, head_dim, RopeDefaults(theta))
+
+
+def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults) -> Rope:
+    # Where the section says them too, what it says counts.
+    fields.passed_over("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+    holder = section if section.has("rope_theta") else fields
+    theta = holder.positive("rope_theta", unstated.theta)
+    holder = section if section.has("partial_rotary_factor") else fields
+    share = holder.positive("partial_rotary_factor", unstated.share)
+    if share > 1 or (share < 1 and not unstated.partial):
+        raise fields.refuse(f"partial_rotary_factor {share:g} is not supported; {'at most ' * unstated.partial}1 is")
+    dim = int(head_dim * share)
+    if dim < 2 or dim % 2:
+        raise fields.refuse(f"rotary dimension {dim} of head_dim {head_dim}; it must be even and at least 2")
+    rope = Rope(dim, theta, _scaling(fields, section, dim, unstated), unstated.interleaved)
+    if not _finite(rope):
+        raise fields.refuse(f"rope_theta {theta:g} and the rope's scaling give frequencies that are not finite")
+    return rope
+
+
+def _finite(rope: Rope) -> bool:
+    try:
+        return bool(torch.isfinite(rope.frequencies()).all())
+    except (ArithmeticError, ValueError):
+        return False
+
+
+def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) -> Scaling | None:
+    kind = section.text("rope_type", section.text("type", "default"))
+    kind = unstated.spelt.get(kind, kind)
+    if kind not in _NUMBERS:
+        raise fields.refuse(f"rope scaling {kind!r} is not supported; {', '.join(_NUMBERS)} are")
+    for name in section.values.keys() - _NUMBERS[kind] - _ALWAYS - unstated.further:
+        section.refuse_if(name)
+    match kind:
+        case "default" | "mrope":
+            return None
+        case "dynamic":  # stretches what is longer than the context, which nothing here is
+            section.positive("factor")
+            return None
+        case "linear":
+            return LinearScaling(section.positive("factor"))
+        case "longrope":
+            return _longrope(fields, section, dim, unstated.original_context)
+        case "yarn":
+            return _yarn(section, _original_context(fields, section))
+    return Llama3(
+        section.positive("factor"),
+        section.positive("low_freq_factor"),
+        section.positive("high_freq_factor"),
+        _original_context(fields, section),
+    )
+
+
+def _original_context(fields: Fields, section: Fields, unstated: int | None = None) -> int:
+    """Where the config states it outside the scaling too, that one counts."""
+    holder = fields if fields.has("original_max_position_embeddings") else section
+    return holder.count("original_max_position_embeddings", unstated or fields.context())
+
+
+def _yarn(section: Fields, original: int) -> Yarn:
+    factor = section.positive("factor")
+    attention = section.positive("attention_factor") if section.has("attention_factor") else None
+    scales = [section.positive(name) if section.value(name) else 0.0 for name in ("mscale", "mscale_all_dim")]
+    if attention is None and all(scales):
+        own, all_dim = (0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0 for scale in scales)
+        attention = own / all_dim
+    return Yarn(
+        factor,
+        original,
+        section.positive("beta_fast", 32.0),
+        section.positive("beta_slow", 1.0),
+        attention,
+        section.flag("truncate", True),
+    )
+
+
+def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -> LongRope:
+    """The long factors if the context is longer than the original one, else the short ones: keys are kept as they were
+    turned, so that a sequence cannot change from one to the other as it grows."""
+    original, context = _original_context(fields, section, unstated), fields.context()
+    factors = {name: tuple(section.positives(name)) for name in ("short_factor", "long_factor")}
+    for name, numbers in factors.items():
+        if len(numbers) != dim // 2:
+            raise fields.refuse(
+                f"{name} has {len(numbers)} numbers; partial_rotary_factor x head_dim is {dim}, which wants {dim // 2}"
+            )
+    stretched = section.positive("factor") if section.has("factor") else context / original
+    magnitude = 1.0
+    if section.has("attention_factor"):
+        magnitude = section.positive("attention_factor")
+    elif stretched > 1:
+        if original == 1:
+            raise fields.refuse("original_max_position_embeddings is 1, for which attention_factor must be stated")
+        magnitude = math.sqrt(1 + math.log(stretched) / math.log(original))
+    return LongRope(factors["long_factor" if context > original else "short_factor"], magnitude)
+
+
+def read_turned(fields: Fields) -> tuple[bool, ...]:
+    """Whether each layer turns by positions: from `no_rope_layers`, where 1 says that it does, else all but every
+    n-th."""
+    listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
+    if not listed:
+        return tuple((layer + 1) % every != 0 for layer in range(fields.layers))
+    if len(listed) < fields.layers:
+        raise fields.refuse(f"no_rope_layers must say 0 or 1 of {fields.layers} layers")
+    return tuple(map(bool, listed[: fields.layers]))

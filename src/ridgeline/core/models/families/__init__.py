@@ -1,0 +1,1 @@
+"""The model families, one file each; none imports another. `core/models/registry.py` lists them."""

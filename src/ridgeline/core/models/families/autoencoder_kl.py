@@ -1,0 +1,267 @@
+"""AutoencoderKL (Rombach et al., arXiv:2112.10752): pictures to latents and back. Stable Diffusion, FLUX.1 and Z-Image
+have it; FLUX.2 packs its latents.
+
+Latents are those of a denoiser at its edge: (z - shift) x scale of what the encoder gives, or four of these in one,
+normalised by what a batch norm has counted. Pixels are from -1 to 1.
+
+Shapes: B images, C channels of latents, F of packed ones, H, W lines and columns, P pixels of all images at a
+resolution, Q packed ones.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.models.common.activation_peak import peak_bytes
+from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
+from ridgeline.core.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.tiling import Tiling, tiled
+from ridgeline.core.ops.affine import Affine
+from ridgeline.core.ops.convolution2d import Convolution2d
+from ridgeline.core.ops.latent_packing import SIDE, Pack, RunningNorm, Unpack
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.work import Space
+
+_ARCHITECTURE = "AutoencoderKL"
+_PACKED = "AutoencoderKLFlux2"
+_OLD_NAMES = tuple(
+    (f".attentions.0.{old}.", f".attentions.0.{new}.")
+    for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
+)
+"""Tensors of attention as checkpoints of Stable Diffusion 1 and 2 call them."""
+_LOGVAR = (-30.0, 20.0)  # what the encoder's is brought within
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """A normal distribution for each number of latents: mean and logarithm of the variance, fp32 [B, C, H, W]."""
+
+    mean: Tensor
+    logvar: Tensor
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Latents drawn from it, fp32 [B, C, H, W]. generator: where the noise comes from, made on its device."""
+        device = self.mean.device if generator is None else generator.device
+        noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=device)
+        return self.mean + (0.5 * self.logvar).exp() * noise.to(self.mean.device)
+
+
+@dataclass(frozen=True, slots=True)
+class KLShape:
+    """What a config says beside widths: channels of pixels in and out and of latents, residual blocks at a resolution,
+    how latents are normalised, and whether a product of single pixels stands between latents and either half. eps: of
+    the batch norm, where latents are packed; then there is no scale and no shift."""
+
+    inputs: int
+    outputs: int
+    latents: int
+    depth: int
+    scale: float
+    shift: float
+    quant: bool
+    post_quant: bool
+    eps: float | None = None
+
+
+class AutoencoderKL(ImageAutoencoder):
+    """An autoencoder whose latents are numbers of a normal distribution. packs: whether they are packed, which is a
+    resolution more."""
+
+    packs = False
+
+    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
+        coarsest = len(widths.channels) - 1
+        super().__init__(coarsest + 1 + self.packs, storage)
+        self.shape, self.inputs = shape, shape.inputs
+        latents, dtype = shape.latents, widths.dtype
+        self.encoder = ImageEncoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[coarsest])
+        self.quant_conv = Convolution2d(2 * latents, 2 * latents, dtype, kernel=1) if shape.quant else None
+        self.normalise_logvar = Affine(latents, 1.0, 2 * math.log(shape.scale), limits=_LOGVAR)
+        if not self.packs:
+            self.normalise_mean = Affine(latents, shape.scale, -shape.shift * shape.scale)
+            self.denormalise = Affine(latents, 1 / shape.scale, shape.shift)
+        self.post_quant_conv = Convolution2d(latents, latents, dtype, kernel=1) if shape.post_quant else None
+        self.decoder = ImageDecoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[coarsest])
+
+    @property
+    def channels(self) -> int:
+        """Of a latent."""
+        return self.shape.latents
+
+    # -- what runs ----------------------------------------------------------------------------------------------------
+
+    def decode(self, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
+        """latents_BCHW [B, channels, H, W] as a denoiser has them -> pixels [B, outputs, factor x H, factor x W] about
+        -1 to 1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError."""
+        grid = self._grid(latents_BCHW, self.channels, "latents")
+        if tiling is not None and tiling.tiles(grid) > 1:
+            return tiled(self.decode, latents_BCHW, tiling, self.factor, self.shape.outputs)
+        grids = self._grids(grid)
+        return grids[0].to_images(self._decode(grid.to_rows(latents_BCHW), grids))
+
+    def encode(self, pixels_BCHW: Tensor) -> Posterior:
+        """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> the latents that they may be.
+        Raises ValueError."""
+        latents = self._latents_of(pixels_BCHW)
+        grids = self._grids(latents)
+        mean_PC, logvar_PC = self._encode(grids[0].to_rows(pixels_BCHW), grids)
+        return Posterior(latents.to_images(mean_PC), latents.to_images(logvar_PC))
+
+    def _decode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Latents [pixels of the last of the grids, channels]; grids: the finest first -> pixels [those of the first,
+        outputs]."""
+        x_PC, own = self._restored(x_PC, grids), self._own(grids)
+        if self.post_quant_conv is not None:
+            x_PC = self.post_quant_conv(x_PC, own[-1])
+        out: Tensor = self.decoder(x_PC, own)
+        return out
+
+    def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+        """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, channels]."""
+        own = self._own(grids)
+        x_PC = self.encoder(x_PC, own)
+        if self.quant_conv is not None:
+            x_PC = self.quant_conv(x_PC, own[-1])
+        mean_PC, logvar_PC = x_PC.chunk(2, dim=1)
+        return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
+
+    def _own(self, grids: Sequence[Grid]) -> Sequence[Grid]:
+        """The grids of encoder and decoder."""
+        return grids[: len(grids) - self.packs]
+
+    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Latents as the decoder reads them [pixels of the last of its own grids, C]."""
+        restored_PC: Tensor = self.denormalise(x_PC)
+        return restored_PC
+
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+        """The other way round, of what they may be."""
+        return self.normalise_mean(mean_PC), logvar_PC
+
+    # -- what it costs ------------------------------------------------------------------------------------------------
+
+    def decode_bytes(self, latents: Grid, tiling: Tiling | None = None) -> int:
+        """Most bytes of activations at once while latents of this size are decoded, those included; of a tiled decode
+        those of a tile, of all latents and of the picture that tiles are put together to."""
+        if tiling is not None and tiling.tiles(latents) > 1:
+            tile, numbers = tiling.tile(latents), self.shape.outputs * latents.finer(self.factor).rows
+            return self.decode_bytes(tile) + 4 * (numbers + self.channels * (latents.rows - tile.rows))
+        grids = self._grids(latents)
+        return peak_bytes(self, (latents.rows, self.channels), lambda x_PC: self._decode(x_PC, grids))
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
+        """As Network._outline: both halves."""
+        decoded, encoded = self._outlined(rows)
+        self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)
+        self._encode(torch.empty(encoded[0].rows, self.shape.inputs), encoded)
+
+
+class PackedAutoencoderKL(AutoencoderKL):
+    """One whose latents are SIDE x SIDE in one (FLUX.2)."""
+
+    packs = True
+
+    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
+        super().__init__(widths, shape, storage)
+        assert shape.eps is not None
+        self.bn = RunningNorm(self.channels, shape.eps, widths.dtype)
+        self.pack, self.unpack = Pack(shape.latents), Unpack(self.channels)
+
+    @property
+    def channels(self) -> int:
+        """As AutoencoderKL.channels."""
+        return SIDE**2 * self.shape.latents
+
+    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """As AutoencoderKL._restored, of packed latents."""
+        restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
+        return restored_PC
+
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+        """As AutoencoderKL._normalised."""
+        mean_QF, logvar_QF = (self.pack(own_PC, grids[-1]) for own_PC in (mean_PC, logvar_PC))
+        return self.bn(mean_QF, "normalise"), self.bn(logvar_QF, "logvar")
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """What configs of a class leave out."""
+
+    widths: tuple[int, ...]
+    latents: int
+    depth: int
+
+
+_DEFAULTS = {_ARCHITECTURE: _Defaults((64,), 4, 1), _PACKED: _Defaults((128, 256, 512, 512), 32, 2)}
+
+
+def build(fields: Fields, storage: Storage) -> AutoencoderKL:
+    """The autoencoder of a config.json of diffusers, on meta. Raises ModelRefused for another class or another sort of
+    block, and for any key that is set and that nothing here reads."""
+    kind = fields.architecture
+    if kind not in _DEFAULTS:
+        raise fields.refuse(
+            f"architecture {kind or '(none)'} is no autoencoder that is built; {' and '.join(_DEFAULTS)} are"
+        )
+    defaults = _DEFAULTS[kind]
+    widths = _widths(fields, defaults, storage)
+    # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
+    fields.passed_over("sample_size", "force_upcast")
+    scale, shift, eps = 1.0, 0.0, None
+    if kind == _PACKED:
+        fields.passed_over("batch_norm_momentum")  # of training
+        fields.refuse_but("patch_size", [SIDE, SIDE])
+        fields.refuse_but("decoder_block_out_channels", list(widths.channels))
+        eps = fields.positive("batch_norm_eps", 1e-4)
+    else:
+        for name in ("latents_mean", "latents_std"):
+            fields.refuse_if(name)
+        scale, shift = fields.positive("scaling_factor", 0.18215), fields.number("shift_factor", 0.0)
+    shape = KLShape(
+        inputs=fields.count("in_channels", 3),
+        outputs=fields.count("out_channels", 3),
+        latents=fields.count("latent_channels", defaults.latents),
+        depth=fields.count("layers_per_block", defaults.depth, most=MAX_LAYERS),
+        scale=scale,
+        shift=shift,
+        quant=fields.flag("use_quant_conv", True),
+        post_quant=fields.flag("use_post_quant_conv", True),
+        eps=eps,
+    )
+    if unread := fields.unread():
+        name = unread[0]
+        raise fields.refuse(f"{name} = {fields.value(name)} is not supported; remove it if it changes nothing")
+    with torch.device("meta"):
+        return (PackedAutoencoderKL if kind == _PACKED else AutoencoderKL)(widths, shape, storage).eval()
+
+
+def _widths(fields: Fields, defaults: _Defaults, storage: Storage) -> Widths:
+    """What a config says of blocks. Raises ModelRefused."""
+    channels = tuple(fields.integers("block_out_channels")) or defaults.widths
+    if len(channels) > MAX_RESOLUTIONS or not all(1 <= width <= MAX_WIDTH for width in channels):
+        raise fields.refuse(
+            f"block_out_channels is {list(channels)}; it must be 1 to {MAX_RESOLUTIONS} integers from 1 to {MAX_WIDTH}"
+        )
+    blocks = len(defaults.widths)
+    for name, only in (("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")):
+        kinds = fields.value(name) or [only] * blocks
+        if kinds != [only] * len(channels):
+            raise fields.refuse(f"{name} is {kinds}; {len(channels)} of {only} are supported, one a width")
+    if fields.text("act_fn", "silu") not in ("silu", "swish"):
+        raise fields.refuse(f"act_fn = {fields.text('act_fn')} is not supported; silu is")
+    groups = fields.count("norm_num_groups", 32)
+    if uneven := [width for width in channels if width % groups]:
+        raise fields.refuse(f"{uneven[0]} of block_out_channels does not divide into {groups} groups")
+    return Widths(channels, groups, fields.flag("mid_block_add_attention", True), storage.dtype)
+
+
+FAMILY = Family(
+    _ARCHITECTURE, "", build, "", ignored=(r"bn\.num_batches_tracked",), also=(_PACKED,), old_names=_OLD_NAMES,
+    kind="autoencoder",
+)  # fmt: skip

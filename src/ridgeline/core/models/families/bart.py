@@ -1,0 +1,180 @@
+"""BART (Lewis et al., arXiv:1910.13461), and Marian (Junczys-Dowmunt et al., arXiv:1804.00344) as Helsinki-NLP's
+opus-mt models have it: norms after each sum, biases, positions learned (BART) or sinusoidal (Marian), a bias of logits.
+"""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.encoder_decoder import (
+    PROJECTIONS,
+    CrossAttention,
+    EncoderDecoder,
+    FeedForward,
+    PlainSelfAttention,
+    attention_op,
+    read_stack,
+)
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.token_tables import TokenTables
+from ridgeline.core.ops.collective import all_reduce
+from ridgeline.core.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.norm import AddLayerNorm
+from ridgeline.core.ops.row_ops import RowPicker
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL
+
+_RENAMES = (("final_logits_bias", "lm_head.bias"),)
+_IGNORED = (r"(model\.)?(encoder|decoder)\.version",)
+_IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)  # positions are computed
+_SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
+    "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
+_OFFSET = 2  # rows of BART's table of positions before that of the first
+
+
+class BartBlock(nn.Module):
+    """norm(x + attention(x)), in a decoder norm(x + cross-attention(x)), then norm(x + feed-forward(x))."""
+
+    def __init__(self, d: Dimensions, attention: PlainSelfAttention, cross: CrossAttention | None = None) -> None:
+        super().__init__()
+        self.self_attn, self.encoder_attn, self.mlp = attention, cross, FeedForward(d)
+        self.self_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+        self.encoder_attn_layer_norm = None if cross is None else AddLayerNorm(d.hidden, d.eps, d.dtype)
+        self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, x_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None) -> Tensor:
+        """x_ND [rows, hidden] -> [rows, hidden], normed. encoded_ED: as CrossAttention."""
+        _, x_ND = self.self_attn_layer_norm(x_ND, self.self_attn(x_ND, kv))
+        if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None:
+            _, x_ND = self.encoder_attn_layer_norm(x_ND, self.encoder_attn(x_ND, encoded_ED, kv))
+        out_ND: Tensor = self.final_layer_norm(x_ND, self.mlp(x_ND))[1]
+        return out_ND
+
+
+class LearnedStart(nn.Module):
+    """norm(token + position), the positions learned."""
+
+    unnamed = True
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.embed_positions = IndexedEmbedding(d.context + _OFFSET, d.hidden, d.dtype, offset=_OFFSET)
+        self.layernorm_embedding = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
+        """Embedded tokens [rows, hidden] and their positions [rows] -> [rows, hidden]."""
+        out_ND: Tensor = self.layernorm_embedding(x_ND, self.embed_positions(positions_N))[1]
+        return out_ND
+
+
+class BartStack(nn.Module):
+    """What a stack begins with, and its blocks."""
+
+    def __init__(self, start: nn.Module, blocks: list[BartBlock]) -> None:
+        super().__init__()
+        self.start = start
+        self.layers = nn.ModuleList(blocks)
+
+
+class BartBackbone(nn.Module):
+    """Both stacks over one embedding: what checkpoints call `model`."""
+
+    def __init__(self, d: Dimensions, encoder: BartStack, decoder: BartStack, *, scaled: bool) -> None:
+        """scaled: whether embedded tokens are, by sqrt(hidden)."""
+        super().__init__()
+        scale = math.sqrt(d.hidden) if scaled else None
+        self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=scale)
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
+        self.encoder, self.decoder = encoder, decoder
+
+
+class Bart(EncoderDecoder):
+    """A trunk, and a head that is its embedding, with a bias."""
+
+    def __init__(self, d: Dimensions, trunk: BartBackbone) -> None:
+        super().__init__(d, d.context, head_bias=True)
+        self.wanted = RowPicker()
+        self.model = trunk
+        self.finish({"lm_head.matrix.weight": "model.shared.weight"})
+        self.tables = TokenTables(
+            {_OF_DECODER: "model.shared", _OF_ENCODER: "model.encoder.embed_tokens", _HEAD: "lm_head.matrix"},
+            dict.fromkeys((_HEAD, _OF_DECODER, _OF_ENCODER), _SHARED),
+        )
+
+    def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """As Model.encode."""
+        table = getattr(self.model.encoder, "embed_tokens", self.model.shared)
+        x_ED: Tensor = self.model.encoder.start(self.model.all_reduce(table(ids_E)), positions_E)
+        for block in self.model.encoder.layers:
+            x_ED = block(x_ED, kv)
+        return x_ED
+
+    def hidden(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
+    ) -> Tensor:
+        """As Model.hidden."""
+        x_TD: Tensor = self.model.decoder.start(self.model.all_reduce(self.model.shared(ids_T)), positions_T)
+        for block in self.model.decoder.layers:
+            x_TD = block(x_TD, kv, encoded_ED)
+        out_RD: Tensor = self.wanted(x_TD, rows_R)
+        return out_RD
+
+
+def build(fields: Fields, storage: Storage) -> Bart:
+    """BART of every size."""
+    fields.passed_over("force_bos_token_to_be_generated")  # of generation
+    for name in ("static_position_embeddings", "extra_pos_embeddings"):
+        fields.refuse_if(name, *((_OFFSET,) if name.startswith("extra") else ()))
+    if not fields.flag("normalize_embedding", True):
+        raise fields.refuse("normalize_embedding = false is not supported")
+    return _build(fields, storage, LearnedStart)
+
+
+def build_marian(fields: Fields, storage: Storage) -> Bart:
+    """opus-mt: one vocabulary for both languages."""
+    fields.refuse_if("normalize_embedding")
+    for name in ("static_position_embeddings", "share_encoder_decoder_embeddings"):
+        if not fields.flag(name, True):
+            raise fields.refuse(f"{name} = false is not supported")
+    if fields.has("decoder_vocab_size") and fields.count("decoder_vocab_size") != fields.count("vocab_size"):
+        raise fields.refuse("a decoder_vocab_size that is not vocab_size is not supported")
+    return _build(fields, storage, lambda d: SinusoidalPositions(d.context, d.hidden, d.dtype))
+
+
+def _build(fields: Fields, storage: Storage, start: Callable[[Dimensions], nn.Module]) -> Bart:
+    """start: what a stack begins with: its positions, and whether their sum with tokens is normed."""
+    fields.passed_over("is_encoder_decoder", "num_hidden_layers")  # the latter is encoder_layers again
+    for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):
+        fields.refuse_if(name)
+    if not fields.flag("tie_word_embeddings", True):
+        raise fields.refuse("tie_word_embeddings = false is not supported")
+    context = fields.count("max_position_embeddings", 1024)
+    of_encoder, of_decoder = (read_stack(fields, storage, stack, context) for stack in ("encoder", "decoder"))
+    encoder = [
+        BartBlock(
+            of_encoder,
+            PlainSelfAttention(of_encoder, attention_op(of_encoder, -1, ENCODER_FULL), PROJECTIONS, bias=True),
+        )
+        for _ in range(of_encoder.layers)
+    ]
+    decoder = [
+        BartBlock(
+            of_decoder,
+            PlainSelfAttention(of_decoder, attention_op(of_decoder, 2 * i, CAUSAL), PROJECTIONS, bias=True),
+            CrossAttention(of_decoder, attention_op(of_decoder, 2 * i + 1, CROSS), PROJECTIONS, bias=True),
+        )
+        for i in range(of_decoder.layers)
+    ]
+    stacks = BartStack(start(of_encoder), encoder), BartStack(start(of_decoder), decoder)
+    return Bart(of_decoder, BartBackbone(of_decoder, *stacks, scaled=fields.flag("scale_embedding", False)))
+
+
+FAMILIES = (
+    Family("BartForConditionalGeneration", "bart", build, "model.", _RENAMES, _IGNORED, kind="encoder-decoder"),
+    Family("MarianMTModel", "marian", build_marian, "model.", _RENAMES, _IGNORED_OF_MARIAN, kind="encoder-decoder"),
+)

@@ -1,0 +1,274 @@
+"""BERT (Devlin et al., arXiv:1810.04805), RoBERTa (arXiv:1907.11692) and XLM-RoBERTa (arXiv:1911.02116): encoders with
+learned positions, and a norm after each residual addition.
+
+They differ in where positions begin: RoBERTa's first is the row after that of its padding token, so that it takes that
+many positions fewer than it has rows.
+"""
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
+from ridgeline.core.models.common.embedder import Embedder, read_labels
+from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.collective import all_reduce
+from ridgeline.core.ops.embedding import IndexedEmbedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.norm import AddLayerNorm
+from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.row_ops import RowPicker
+
+
+class BertEmbeddings(nn.Module):
+    """The sum of a token's row, its text's (the first or the second of a pair) and its position's, normed."""
+
+    def __init__(self, d: Dimensions, types: int, offset: int) -> None:
+        """types: of texts. offset: the row of the first position."""
+        super().__init__()
+        self.word_embeddings = IndexedEmbedding(d.vocabulary, d.hidden, d.dtype)
+        self.token_type_embeddings = IndexedEmbedding(types, d.hidden, d.dtype, every=d.vocabulary)
+        self.position_embeddings = IndexedEmbedding(d.context + offset, d.hidden, d.dtype, offset=offset)
+        self.add = Add(d.hidden, d.dtype)
+        self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> [rows, hidden]."""
+        x_TD = self.add(self.word_embeddings(ids_T), self.token_type_embeddings(ids_T))
+        normed_TD: Tensor = self.LayerNorm(x_TD, self.position_embeddings(positions_T))[1]
+        return normed_TD
+
+
+class BertHeads(nn.Module):
+    """Queries, keys and values, and what comes of them: what checkpoints call `self`."""
+
+    def __init__(self, d: Dimensions, layer: int) -> None:
+        super().__init__()
+        spec = d.column(d.hidden, d.hidden, bias=True)
+        self.head_dim = d.head_dim
+        self.qkv = Projections({"query": spec, "key": spec, "value": spec})
+        self.attend = Attention(layer, d.own_heads, looks_at(d))
+
+    def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, heads x head_dim]."""
+        q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
+        out: Tensor = self.attend(q_THD, k_THD, v_THD, kv)
+        return out
+
+
+class BertOutput(nn.Module):
+    """The second half of a part: a product, and the norm of its sum with what went into the part."""
+
+    def __init__(self, d: Dimensions, inputs: int) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.dense = Linear(d.row(inputs, d.hidden, bias=True))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+        self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, x_TF: Tensor, residual_TD: Tensor, rows_R: Tensor | None = None) -> Tensor:
+        """x_TF [rows, inputs], residual_TD [rows, hidden] -> [rows, hidden], of the rows that are wanted."""
+        y_TD: Tensor = self.all_reduce(self.dense(x_TF))
+        if rows_R is not None:
+            residual_TD, y_TD = self.wanted(residual_TD, rows_R), self.wanted(y_TD, rows_R)
+        normed_TD: Tensor = self.LayerNorm(residual_TD, y_TD)[1]
+        return normed_TD
+
+
+class BertSelfAttention(nn.Module):
+    """norm(x + attention(x))."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, layer: int) -> None:
+        super().__init__()
+        self.add_module("self", BertHeads(d, layer))
+        self.output = BertOutput(d, d.hidden)
+
+    def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]."""
+        out: Tensor = self.output(self.get_submodule("self")(x_TD, kv), x_TD)
+        return out
+
+
+class BertIntermediate(nn.Module):
+    """act(dense(x))."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.fc = ActivatedProjections({"dense": d.column(d.hidden, d.width, bias=True)}, d.activation)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, width]."""
+        out: Tensor = self.fc(x_TD)
+        return out
+
+
+class BertBlock(nn.Module):
+    """x = norm(x + attention(x)), then norm(x + mlp(x))."""
+
+    part = "feed-forward"
+
+    def __init__(self, d: Dimensions, layer: int) -> None:
+        super().__init__()
+        self.attention = BertSelfAttention(d, layer)
+        self.intermediate = BertIntermediate(d)
+        self.output = BertOutput(d, d.width)
+
+    def forward(self, x_TD: Tensor, kv: KVContext, rows_R: Tensor | None = None) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]; rows_R: of the last block, the rows that are wanted."""
+        x_TD = self.attention(x_TD, kv)
+        out: Tensor = self.output(self.intermediate(x_TD), x_TD, rows_R)
+        return out
+
+
+class BertLayers(nn.Module):
+    """The blocks: what checkpoints call `encoder`."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(BertBlock(d, layer) for layer in range(d.layers))
+
+
+class BertBackbone(nn.Module):
+    """Embeddings and blocks: what checkpoints call `bert` or `roberta`."""
+
+    def __init__(self, d: Dimensions, types: int, offset: int) -> None:
+        super().__init__()
+        self.embeddings = BertEmbeddings(d, types, offset)
+        self.encoder = BertLayers(d)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted [R, hidden]."""
+        x_TD = self.embeddings(ids_T, positions_T)
+        *blocks, last = self.encoder.layer
+        for block in blocks:
+            x_TD = block(x_TD, kv)
+        out_RD: Tensor = last(x_TD, kv, rows_R)
+        return out_RD
+
+
+class BertPooler(nn.Module):
+    """Of a text's first state, tanh(dense(x))."""
+
+    part = "head"
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.fc = ActivatedProjections({"dense": d.whole(d.hidden, d.hidden, bias=True)}, "tanh")
+
+    def forward(self, x_RD: Tensor) -> Tensor:
+        """x_RD [R, hidden] -> [R, hidden]."""
+        out: Tensor = self.fc(x_RD)
+        return out
+
+
+class RobertaHead(BertPooler):
+    """Of what that gives, the labels' scores: what checkpoints call `classifier`."""
+
+    def __init__(self, d: Dimensions, labels: int) -> None:
+        super().__init__(d)
+        self.out_proj = Linear(d.whole(d.hidden, labels, bias=True), exempt=True)
+
+    def forward(self, x_RD: Tensor) -> Tensor:
+        """x_RD [R, hidden] -> [R, labels]."""
+        out: Tensor = self.out_proj(super().forward(x_RD))
+        return out
+
+
+def _read(fields: Fields, storage: Storage, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
+    """Sizes, and how many types of texts there are. offset: the row of the first position. vocabulary: where the config
+    does not say it; None where it must, because kin take other sizes."""
+    for name in ("is_decoder", "add_cross_attention"):
+        fields.refuse_if(name)
+    if fields.text("position_embedding_type", "absolute") != "absolute":
+        raise fields.refuse(f"position_embedding_type {fields.value('position_embedding_type')!r} is not supported")
+    fields.passed_over("tie_word_embeddings")  # of the head that predicts words
+    hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
+    rows = fields.count("max_position_embeddings", 512)
+    if rows <= offset:
+        raise fields.refuse(f"max_position_embeddings is {rows}; the first {offset} are no positions, give more")
+    d = Dimensions(
+        vocabulary=fields.count("vocab_size", vocabulary),
+        context=rows - offset,
+        layers=fields.layers if fields.has("num_hidden_layers") else 12,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "hidden_size", hidden, heads),
+        width=fields.count("intermediate_size", 3072),
+        activation=read_activation(fields, "hidden_act", "gelu"),
+        eps=fields.positive("layer_norm_eps", 1e-12),
+        storage=storage,
+    )
+    return d, fields.count("type_vocab_size", 2)
+
+
+def _bert(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
+    d, types = _read(fields, storage, 0, 30_522)
+    return d, Encoder(d, BertBackbone(d, types, 0), "bert", segments=types)
+
+
+def _roberta(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
+    offset = (fields.natural("pad_token_id") if fields.has("pad_token_id") else 1) + 1
+    d, types = _read(fields, storage, offset, None)
+    return d, Encoder(d, BertBackbone(d, types, offset), "roberta", segments=types)
+
+
+def build(fields: Fields, storage: Storage) -> Encoder:
+    """BERT of every size, without the heads that it was trained with."""
+    return _bert(fields, storage)[1]
+
+
+def build_roberta(fields: Fields, storage: Storage) -> Encoder:
+    """RoBERTa and XLM-RoBERTa likewise. A padding token inside a text has no place among its positions there, which it
+    has here: no tokenizer writes one."""
+    return _roberta(fields, storage)[1]
+
+
+def build_classifier(fields: Fields, storage: Storage) -> Embedder:
+    """BERT with the scores of labels: of a text's first state, tanh(dense(x)), then a product."""
+    d, encoder = _bert(fields, storage)
+    scores = read_labels(fields)
+    classifier = Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True)
+    return Embedder(encoder, "cls", d.hidden, {"pooler": BertPooler(d), "classifier": classifier}, **scores)
+
+
+def build_roberta_classifier(fields: Fields, storage: Storage) -> Embedder:
+    """RoBERTa and XLM-RoBERTa with the scores of labels."""
+    d, encoder = _roberta(fields, storage)
+    scores = read_labels(fields)
+    return Embedder(encoder, "cls", d.hidden, {"classifier": RobertaHead(d, scores["labels"])}, **scores)
+
+
+_OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+_POSITIONS = r"(.*\.)?embeddings\.position_ids"
+_BERT_HEADS = (_POSITIONS, r"(bert\.)?pooler\..*", r"cls\..*")
+_ROBERTA_HEADS = (_POSITIONS, r"(roberta\.)?pooler\..*", r"lm_head\..*")
+
+FAMILIES = (
+    Family(
+        "BertModel", "bert", build, "bert.", ignored=_BERT_HEADS, also=("BertForMaskedLM", "BertForPreTraining"),
+        old_names=_OLD_NORMS, kind="encoder",
+    ),
+    Family(
+        "RobertaModel", "roberta", build_roberta, "roberta.", ignored=_ROBERTA_HEADS, also=("RobertaForMaskedLM",),
+        kind="encoder",
+    ),
+    Family(
+        "XLMRobertaModel", "xlm-roberta", build_roberta, "roberta.", ignored=_ROBERTA_HEADS,
+        also=("XLMRobertaForMaskedLM",), kind="encoder",
+    ),
+    Family(
+        "BertForSequenceClassification", "bert", build_classifier, "bert.", (("bert.pooler.", "pooler."),),
+        ignored=(_POSITIONS,), old_names=_OLD_NORMS, kind="encoder",
+    ),
+    Family(
+        "RobertaForSequenceClassification", "roberta", build_roberta_classifier, "roberta.",
+        ignored=_ROBERTA_HEADS[:2], also=("XLMRobertaForSequenceClassification",), kind="encoder",
+    ),
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""CLIP's text half (Radford et al., arXiv:2103.00020): a position sees itself and those before it, as in GPT-2, so that
+the last one, the end of the text, has seen it all and stands for it.
+
+Diffusion models read prompts with it too, of whose states they take every one.
+"""
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.clip_blocks import ClipBlock, ClipLayers
+from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
+from ridgeline.core.models.common.embedder import Embedder
+from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.norm import AddLayerNorm
+from ridgeline.core.ops.row_ops import RowPicker
+from ridgeline.core.ops.work import CAUSAL
+
+_BUFFERS = (r"(.*\.)?embeddings\.position_ids",)
+_IMAGE_HALF = (*_BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"logit_scale")
+"""What a checkpoint of both halves has beside the text's tensors."""
+
+
+class ClipEmbeddings(nn.Module):
+    """A token's row and its position's, which the first norm adds."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.token_embedding = Embedding(d.vocabulary, d.hidden, d.dtype)
+        self.position_embedding = Embedding(d.context, d.hidden, d.dtype)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+        """ids_T, positions_T int64 [rows] -> two summands [rows, hidden]."""
+        return self.token_embedding(ids_T), self.position_embedding(positions_T)
+
+
+class ClipBackbone(nn.Module):
+    """Embeddings, blocks and the last norm: what checkpoints call `text_model`."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.embeddings = ClipEmbeddings(d)
+        self.encoder = ClipLayers(
+            ClipBlock(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers)
+        )
+        self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
+        x_TD, y_TD = self.embeddings(ids_T, positions_T)
+        for block in self.encoder.layers:
+            x_TD, y_TD = block(x_TD, y_TD, kv)
+        out_RD: Tensor = self.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
+        return out_RD
+
+
+def _read(fields: Fields, storage: Storage) -> Dimensions:
+    fields.passed_over("tie_word_embeddings")  # there is no head
+    hidden, heads = fields.count("hidden_size", 512), fields.count("num_attention_heads", 8)
+    return Dimensions(
+        vocabulary=fields.count("vocab_size", 49408),
+        context=fields.count("max_position_embeddings", 77),
+        layers=fields.layers if fields.has("num_hidden_layers") else 12,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "hidden_size", hidden, heads),
+        width=fields.count("intermediate_size", 2048),
+        activation=read_activation(fields, "hidden_act", "quick_gelu"),
+        eps=fields.positive("layer_norm_eps", 1e-5),
+        storage=storage,
+    )
+
+
+def build(fields: Fields, storage: Storage) -> Encoder:
+    """The states of a text, of which the last stands for it."""
+    fields.passed_over("projection_dim")  # of the matrix that this architecture leaves out
+    d = _read(fields, storage)
+    return Encoder(d, ClipBackbone(d), "text_model", mode="last")
+
+
+def build_projected(fields: Fields, storage: Storage) -> Embedder:
+    """The vector of a text in the space that it shares with images."""
+    d, width = _read(fields, storage), fields.count("projection_dim", 512)
+    projection = Linear(d.whole(d.hidden, width), exempt=True)
+    encoder = Encoder(d, ClipBackbone(d), "text_model", mode="last")
+    return Embedder(encoder, "last", d.hidden, {"text_projection": projection}, width=width)
+
+
+def build_half(fields: Fields, storage: Storage) -> Embedder:
+    """The same of a checkpoint of both halves, whose config has one for each, and what they share."""
+    fields.passed_over("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
+    return build_projected(fields.inner("text_config", "projection_dim"), storage)
+
+
+FAMILIES = (
+    Family("CLIPTextModel", "clip_text_model", build, "text_model.", ignored=_BUFFERS, kind="encoder"),
+    Family(
+        "CLIPTextModelWithProjection", "clip_text_model", build_projected, "text_model.", ignored=_BUFFERS,
+        kind="encoder",
+    ),
+    Family("CLIPModel", "clip", build_half, "text_model.", ignored=_IMAGE_HALF, kind="encoder"),
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Gemma 2 (arXiv:2408.00118): windows on every second layer, a norm before and after each half of a block, soft caps
+on attention's scores and on the logits, and embeddings that are scaled."""
+
+import math
+
+from ridgeline.core.models.common.blocks import Norms, SandwichBlock
+from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.dimensions import read_activation, read_dimensions, read_softcap
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.rope import read_rope
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window
+from ridgeline.core.ops.attention import Attention
+
+_UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
+
+
+def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
+    """The window of each layer: from `layer_types`, else on layers 0, 2, 4, ..."""
+    window = read_window(fields, UNSTATED_WINDOW)
+    listed = read_layer_types(fields) or tuple(layer % 2 == 0 for layer in range(fields.layers))
+    return tuple(window if has else None for has in listed)
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """Gemma 2 of every size."""
+    fields.passed_over("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
+    head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
+    activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
+    d = read_dimensions(fields, storage, head_dim=head_dim, activation=activation)
+    rope, windows, bias = read_rope(fields, head_dim), alternating_windows(fields), fields.flag("attention_bias", False)
+    scale = 1 / math.sqrt(fields.positive("query_pre_attn_scalar", _UNSTATED_HEAD_DIM))
+    softcap = read_softcap(fields, "attn_logit_softcapping", 50.0)
+
+    norms = Norms.rms(d, from_one=True)
+
+    def block(layer: int) -> SandwichBlock:
+        attend = Attention(layer, d.own_heads, d.kv_spec(windows[layer]), rope=rope, scale=scale, softcap=softcap)
+        attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias)
+        return SandwichBlock(attention, GatedMLP(d, d.gate_up()), first=layer == 0, norms=norms)
+
+    blocks = [block(layer) for layer in range(d.layers)]
+    trunk = Trunk(d, rope, blocks, norm=norms.adding(), embedding_scale=math.sqrt(d.hidden))
+    tied, logit_cap = fields.flag("tie_word_embeddings", True), read_softcap(fields, "final_logit_softcapping", 30.0)
+    return Decoder(d, trunk, tied=tied, softcap=logit_cap)
+
+
+FAMILY = Family("Gemma2ForCausalLM", "gemma2", build)

@@ -1,0 +1,55 @@
+"""GLM-4 (arXiv:2406.12793): half of each head turns, in pairs of neighbours; the gate and what it gates are one matrix.
+The releases of 0414 have a norm after attention and one after the feed-forward layer, too."""
+
+from ridgeline.core.models.common.blocks import Block, Norms, SandwichBlock
+from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.llama_decoder import build_decoder
+from ridgeline.core.models.common.rope import RopeDefaults, read_rope
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.rotary import Rope
+
+_ROPE = RopeDefaults(share=0.5, partial=True, interleaved=True)
+
+
+def _read(fields: Fields, storage: Storage) -> tuple[Dimensions, Rope, bool]:
+    """Sizes, rope, and whether queries, keys and values have biases."""
+    head_dim = fields.count("head_dim", 128)
+    d = read_dimensions(fields, storage, head_dim=head_dim)
+    return d, read_rope(fields, head_dim, _ROPE), fields.flag("attention_bias", True)
+
+
+def _parts(d: Dimensions, rope: Rope, layer: int, bias: bool) -> tuple[SelfAttention, GatedMLP]:
+    attend = Attention(layer, d.own_heads, d.kv_spec(), rope=rope)
+    return SelfAttention(d, attend, d.qkv(bias=bias)), GatedMLP(d, d.fused("gate_up_proj", d.width, d.width))
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """GLM-4 of 2024."""
+    d, rope, bias = _read(fields, storage)
+    blocks = [Block(d, *_parts(d, rope, layer, bias), first=layer == 0) for layer in range(d.layers)]
+    return build_decoder(fields, d, rope, blocks)
+
+
+def build_0414(fields: Fields, storage: Storage) -> Decoder:
+    """GLM-4-0414 and GLM-Z1."""
+    d, rope, bias = _read(fields, storage)
+    norms, layers = Norms.rms(d), range(d.layers)
+    blocks = [SandwichBlock(*_parts(d, rope, layer, bias), first=layer == 0, norms=norms) for layer in layers]
+    return build_decoder(fields, d, rope, blocks)
+
+
+# In this order: a name that one rename gives may be what the one before it takes.
+_RENAMES_0414 = (
+    (".post_attention_layernorm", ".pre_feedforward_layernorm"),
+    (".post_self_attn_layernorm", ".post_attention_layernorm"),
+    (".post_mlp_layernorm", ".post_feedforward_layernorm"),
+)
+
+FAMILIES = (
+    Family("GlmForCausalLM", "glm", build),
+    Family("Glm4ForCausalLM", "glm4", build_0414, renames=_RENAMES_0414),
+)

@@ -1,0 +1,105 @@
+"""GPT-2 (Radford et al., 2019): learned positions, LayerNorm, biases, a plain MLP; matrices stored [in, out]."""
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.decoder import MLP, Decoder
+from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.collective import all_reduce
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.linear import Linear, Projections
+from ridgeline.core.ops.norm import AddLayerNorm
+from ridgeline.core.ops.row_ops import RowPicker
+
+
+class Gpt2SelfAttention(nn.Module):
+    """Attention with one stored matrix for queries, keys and values."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, layer: int) -> None:
+        super().__init__()
+        self.head_dim = d.head_dim
+        self.qkv = Projections(d.fused("c_attn", *[d.hidden] * 3, bias=True, transposed=True))
+        self.attend = Attention(layer, d.own_heads, d.kv_spec())
+        self.c_proj = Linear(d.row(d.hidden, d.hidden, bias=True, transposed=True))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]."""
+        q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
+        out: Tensor = self.all_reduce(self.c_proj(self.attend(q_THD, k_THD, v_THD, kv)))
+        return out
+
+
+class Gpt2Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
+
+    def __init__(self, d: Dimensions, layer: int) -> None:
+        super().__init__()
+        self.ln_1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
+        self.attn = Gpt2SelfAttention(d, layer)
+        self.ln_2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
+        up = d.fused("c_fc", d.width, bias=True, transposed=True)
+        self.mlp = MLP(d, up, "c_proj", d.row(d.width, d.hidden, bias=True, transposed=True))
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden] -> as two summands."""
+        x_TD, normed_TD = self.ln_1(x_TD, y_TD)
+        x_TD, normed_TD = self.ln_2(x_TD, self.attn(normed_TD, kv))
+        return x_TD, self.mlp(normed_TD)
+
+
+class Gpt2Backbone(nn.Module):
+    """Token and position embeddings, blocks and the last norm: what checkpoints call `transformer`."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.wte = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
+        self.wpe = Embedding(d.context, d.hidden, d.dtype)
+        self.h = nn.ModuleList(Gpt2Block(d, layer) for layer in range(d.layers))
+        self.ln_f = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
+        x_TD: Tensor = self.all_reduce(self.wte(ids_T))
+        y_TD: Tensor = self.wpe(positions_T)  # the first norm adds it
+        for block in self.h:
+            x_TD, y_TD = block(x_TD, y_TD, kv)
+        _, normed_RD = self.ln_f(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))
+        out_RD: Tensor = normed_RD
+        return out_RD
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """GPT-2 of every size; its config has names of its own."""
+    fields.passed_over("n_ctx")  # n_positions again
+    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        fields.refuse_if(name)
+    if not fields.flag("scale_attn_weights", True):
+        raise fields.refuse("scale_attn_weights = false is not supported")
+    hidden, heads = fields.count("n_embd"), fields.count("n_head")
+    d = Dimensions(
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("n_positions"),
+        layers=fields.count("n_layer", most=MAX_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "n_embd", hidden, heads),
+        width=fields.count("n_inner", 4 * hidden),
+        activation=read_activation(fields, "activation_function", "gelu_new"),
+        eps=fields.positive("layer_norm_epsilon", 1e-5),
+        storage=storage,
+    )
+    tied = fields.flag("tie_word_embeddings", True)
+    return Decoder(d, Gpt2Backbone(d), tied=tied, names=("transformer", "wte"))
+
+
+FAMILY = Family("GPT2LMHeadModel", "gpt2", build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",))

@@ -1,0 +1,16 @@
+"""Llama 2, 3, 3.1 and 3.2 (arXiv:2307.09288, arXiv:2407.21783)."""
+
+from ridgeline.core.models.common.decoder import Decoder
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.llama_decoder import read_trunk
+from ridgeline.core.models.common.storage import Storage
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """Llama of every size."""
+    d, trunk = read_trunk(fields, storage)
+    return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))
+
+
+FAMILY = Family("LlamaForCausalLM", "llama", build)

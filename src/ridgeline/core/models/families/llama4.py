@@ -1,0 +1,100 @@
+"""The text of Llama 4 Scout and Maverick (Meta, 2025): layers that turn by positions see a chunk; between them are some
+that do not turn (NoPE, arXiv:2501.18795), see everything, and scale queries by their position. Mixtures whose experts
+are given weighed inputs, beside one that all tokens pass."""
+
+from torch import nn
+
+from ridgeline.core.models.common.blocks import Block, HeadNorm
+from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention
+from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.llama_decoder import build_decoder
+from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
+from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_turned
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.windows import read_layer_types
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.expert_layout import TURNED
+from ridgeline.core.ops.norm import UnweightedRMSNorm
+from ridgeline.core.ops.query_scale import QueryScale
+from ridgeline.core.ops.rotary import Rope
+from ridgeline.core.ops.router import RoutingRule
+
+_ROPE = RopeDefaults(500_000.0, interleaved=True)
+_LAYER_TYPES = {"full_attention": False, "chunked_attention": True}
+
+
+def read_chunks(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
+    """The chunk that each layer sees: from `layer_types`, else layers that turn have one."""
+    listed = read_layer_types(fields, _LAYER_TYPES) or turned
+    if any(listed) and "attention_chunk_size" in fields.values and not fields.has("attention_chunk_size"):
+        raise fields.refuse("attention_chunk_size is null, and there are layers of chunked attention; state it")
+    size = fields.count("attention_chunk_size", 8192)
+    return tuple(size if chunked else None for chunked in listed)
+
+
+def read_query_scale(fields: Fields) -> QueryScale | None:
+    """What queries of layers that do not turn are scaled with. The first releases said 4 for true."""
+    slope, span = fields.value("attn_scale"), fields.count("floor_scale", 8192)
+    tuned = fields.value("attn_temperature_tuning")
+    if isinstance(tuned, int) and not isinstance(tuned, bool):
+        tuned = fields.natural("attn_temperature_tuning") > 0
+    else:
+        tuned = fields.flag("attn_temperature_tuning", True)
+    return QueryScale(fields.positive("attn_scale", 0.1), span, offset=1) if tuned and slope != 0 else None
+
+
+def read_mixtures(fields: Fields) -> tuple[bool, ...]:
+    """Whether each layer is a mixture: from `moe_layers`, else every n-th."""
+    if fields.has("moe_layers"):
+        listed = fields.integers("moe_layers")
+        fields.passed_over("interleave_moe_layer_step")
+        return tuple(layer in listed for layer in range(fields.layers))
+    every = fields.count("interleave_moe_layer_step", 1)
+    return tuple((layer + 1) % every == 0 for layer in range(fields.layers))
+
+
+def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNorm, HeadNorm] | None:
+    """Norms of each head's queries and keys. The reference turns before it normalises, which gives the same as long as
+    turning makes nothing longer."""
+    if not fields.flag("use_qk_norm", True):
+        return None
+    if rope.magnitude != 1:
+        raise fields.refuse(f"a rope that multiplies by {rope.magnitude:g} is not supported beside use_qk_norm")
+    queries, keys = (UnweightedRMSNorm(d.head_dim, d.eps, d.dtype, heads) for heads in (d.own_heads, d.kv_spec().heads))
+    return queries, keys
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """Llama 4 of both sizes."""
+    turned, mixtures = read_turned(fields), read_mixtures(fields)
+    d, chunks = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_chunks(fields, turned)
+    rope, scale = read_rope(fields, d.head_dim, _ROPE), read_query_scale(fields)
+    bias, width = fields.flag("attention_bias", False), fields.count("intermediate_size_mlp", 16_384)
+    fields.passed_over("num_local_experts", "num_experts_per_tok")  # where no layer is a mixture
+    sizes = read_experts(fields, "num_local_experts", "intermediate_size") if any(mixtures) else None
+
+    def feed_forward(layer: int) -> nn.Module:
+        if sizes is None or not mixtures[layer]:
+            return GatedMLP(d, d.gate_up(width=width), width=width)
+        rule = RoutingRule(sizes.active, "sigmoid")
+        return Mixture(d, sizes, rule, shared=sizes.width, layout=TURNED, weighs_inputs=True)
+
+    def block(layer: int) -> Block:
+        own_rope = rope if turned[layer] else None
+        attend = Attention(layer, d.own_heads, d.kv_spec(chunk=chunks[layer]), rope=own_rope)
+        norms = unweighted_norms(d, rope, fields) if turned[layer] else None
+        scaled = scale is not None and not turned[layer]
+        attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=norms, scaled=scaled)
+        return Block(d, attention, feed_forward(layer), first=layer == 0)
+
+    return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)], query_scale=scale)
+
+
+FAMILY = Family(
+    "Llama4ForCausalLM",
+    "llama4_text",
+    build,
+    renames=((".feed_forward.", ".mlp."), (".mlp.router.", ".mlp.gate."), *SHARED_EXPERT),
+)

@@ -1,0 +1,200 @@
+"""ModernBERT (Warner et al., arXiv:2412.13663): an encoder with a norm before each part, rotary positions, gated MLPs,
+and layers that look at a neighbourhood but for every third, which looks at the whole text with a rope of its own."""
+
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.decoder import MLP, SelfAttention
+from ridgeline.core.models.common.dimensions import Dimensions, read_activation
+from ridgeline.core.models.common.embedder import Embedder, read_labels
+from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.common.rope import read_own_rope, rope_sections
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.windows import read_layer_types
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.norm import AddLayerNorm, LayerNorm
+from ridgeline.core.ops.pooling import PoolingMode
+from ridgeline.core.ops.rotary import Angles, Rope, RotaryTable
+from ridgeline.core.ops.row_ops import RowPicker
+from ridgeline.core.ops.work import FULL, Reach
+
+_RENAMES = ((".attn.Wo", ".attn.o_proj"),)
+
+
+class ModernBertBlock(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows. The first block
+    has no norm before its attention: the embeddings are normed."""
+
+    def __init__(self, d: Dimensions, attention: SelfAttention, mlp: MLP, *, first: bool, norm_bias: bool) -> None:
+        super().__init__()
+        if not first:
+            self.attn_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
+        self.attn = attention
+        self.mlp_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
+        self.mlp = mlp
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
+        normed_TD = x_TD
+        if y_TD is not None:
+            x_TD, normed_TD = self.attn_norm(x_TD, y_TD)
+        x_TD, normed_TD = self.mlp_norm(x_TD, self.attn(normed_TD, angles, kv))
+        return x_TD, self.mlp(normed_TD)
+
+
+class ModernBertEmbeddings(nn.Module):
+    """A token's row, normed."""
+
+    def __init__(self, d: Dimensions, *, norm_bias: bool) -> None:
+        super().__init__()
+        self.tok_embeddings = Embedding(d.vocabulary, d.hidden, d.dtype)
+        self.norm = LayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
+
+    def forward(self, ids_T: Tensor) -> Tensor:
+        """ids_T int64 [rows] -> [rows, hidden]."""
+        out: Tensor = self.norm(self.tok_embeddings(ids_T))
+        return out
+
+
+class ModernBertBackbone(nn.Module):
+    """Embeddings, blocks and the last norm: what checkpoints call `model`."""
+
+    def __init__(
+        self, d: Dimensions, blocks: list[ModernBertBlock], sliding: list[bool], ropes: dict[bool, Rope], bias: bool
+    ):
+        """sliding: of each block, which of the two ropes is its own. bias: whether norms have one."""
+        super().__init__()
+        self.wanted = RowPicker()
+        self.sliding = sliding
+        self.embeddings = ModernBertEmbeddings(d, norm_bias=bias)
+        self.rotary = nn.ModuleDict({_name(kind): RotaryTable(rope) for kind, rope in ropes.items() if kind in sliding})
+        self.layers = nn.ModuleList(blocks)
+        self.final_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=bias)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
+        x_TD: Tensor = self.embeddings(ids_T)
+        y_TD: Tensor | None = None
+        angles = {name: table(positions_T) for name, table in self.rotary.items()}
+        for block, sliding in zip(self.layers, self.sliding, strict=True):
+            x_TD, y_TD = block(x_TD, y_TD, angles[_name(sliding)], kv)
+        assert y_TD is not None
+        out_RD: Tensor = self.final_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
+        return out_RD
+
+
+def _name(sliding: bool) -> str:
+    return "sliding_attention" if sliding else "full_attention"
+
+
+class ModernBertHead(nn.Module):
+    """norm(act(dense(x))) of pooled states: what checkpoints call `head`."""
+
+    part = "head"
+
+    def __init__(self, d: Dimensions, fields: Fields, *, norm_bias: bool) -> None:
+        super().__init__()
+        activation = read_activation(fields, "classifier_activation", "gelu")
+        dense = d.whole(d.hidden, d.hidden, bias=fields.flag("classifier_bias", False))
+        self.fc = ActivatedProjections({"dense": dense}, activation)
+        self.norm = LayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
+
+    def forward(self, x_RD: Tensor) -> Tensor:
+        """x_RD [R, hidden] -> [R, hidden]."""
+        out: Tensor = self.norm(self.fc(x_RD))
+        return out
+
+
+def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
+    """The rope of layers that see everything, and of the others, by whether they are others: in the new spelling
+    (rope_parameters) and the old one (global_rope_theta)."""
+    full, near = rope_sections(fields)
+    return {
+        False: read_own_rope(fields, full, head_dim, fields.positive("global_rope_theta", 160_000.0)),
+        True: read_own_rope(fields, near, head_dim, fields.positive("local_rope_theta", 10_000.0)),
+    }
+
+
+def _sliding(fields: Fields) -> list[bool]:
+    """Whether each layer looks at a neighbourhood: by `layer_types`, else all but every so many, the first on."""
+    every, listed = fields.count("global_attn_every_n_layers", 3), read_layer_types(fields)
+    return list(listed) if listed is not None else [bool(layer % every) for layer in range(fields.layers)]
+
+
+def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]:
+    """Sizes, the encoder, and whether norms have a bias."""
+    fields.refuse_if("rope_scaling")
+    # Of the head that predicts words, of training, and of how transformers runs it; and what other fields say.
+    fields.passed_over("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "tie_word_embeddings")
+    fields.passed_over("classifier_pooling", "classifier_bias", "classifier_activation")  # read where there is one
+    fields.passed_over("layer_norm_eps", "position_embedding_type", "reference_compile", "repad_logits_with_grad")
+    hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
+    if hidden % heads or hidden // heads % 2:
+        raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads of an even size")
+    d = Dimensions(
+        vocabulary=fields.count("vocab_size", 50368),
+        context=fields.count("max_position_embeddings", 8192),
+        layers=fields.layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        width=fields.count("intermediate_size", 1152),
+        activation=read_activation(fields, "hidden_activation", "gelu"),
+        eps=fields.positive("norm_eps", 1e-5),
+        storage=storage,
+    )
+    near = fields.count("local_attention", 128) // 2
+    if not near:
+        raise fields.refuse("local_attention is 1; it must be at least 2")
+    biases = {name: fields.flag(f"{name}_bias", False) for name in ("attention", "mlp", "norm")}
+    sliding = _sliding(fields)
+    ropes = _ropes(fields, d.head_dim)
+
+    def block(layer: int) -> ModernBertBlock:
+        reach = Reach("local", near) if sliding[layer] else FULL
+        attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=ropes[sliding[layer]])
+        qkv = d.fused("Wqkv", *[d.hidden] * 3, bias=biases["attention"])
+        attention = SelfAttention(d, attend, qkv, output_bias=biases["attention"])
+        gate_up = d.fused("Wi", d.width, d.width, bias=biases["mlp"])
+        mlp = MLP(d, gate_up, "Wo", d.row(d.width, d.hidden, bias=biases["mlp"]))
+        return ModernBertBlock(d, attention, mlp, first=layer == 0, norm_bias=biases["norm"])
+
+    trunk = ModernBertBackbone(d, [block(layer) for layer in range(d.layers)], sliding, ropes, biases["norm"])
+    return d, Encoder(d, trunk, "model"), biases["norm"]
+
+
+def build(fields: Fields, storage: Storage) -> Encoder:
+    """ModernBERT of both sizes, without the head that it was trained with."""
+    return _build(fields, storage)[1]
+
+
+def build_classifier(fields: Fields, storage: Storage) -> Embedder:
+    """ModernBERT with the scores of labels."""
+    d, encoder, norm_bias = _build(fields, storage)
+    mode: PoolingMode = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "cls"
+    if fields.text("classifier_pooling", "cls") not in ("cls", "mean"):
+        raise fields.refuse(f"classifier_pooling {fields.value('classifier_pooling')!r} is not cls or mean")
+    scores = read_labels(fields)
+    head, classifier = (
+        ModernBertHead(d, fields, norm_bias=norm_bias),
+        Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True),
+    )
+    return Embedder(encoder, mode, d.hidden, {"prediction": head, "classifier": classifier}, **scores)
+
+
+FAMILIES = (
+    Family(
+        "ModernBertModel", "modernbert", build, renames=_RENAMES, ignored=(r"head\..*", r"decoder\..*"),
+        also=("ModernBertForMaskedLM",), kind="encoder",
+    ),
+    Family(
+        "ModernBertForSequenceClassification", "modernbert", build_classifier,
+        renames=(*_RENAMES, ("head.", "prediction.")), kind="encoder",
+    ),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""PixArt-alpha, its LCM (Chen et al., arXiv:2310.00426, arXiv:2401.05252) and PixArt-Sigma (arXiv:2403.04692): a
+denoiser of pictures that predicts noise. Positions are added to its tokens, and the alpha models are told a picture's
+size.
+
+Released models give a variance beside the noise, which no sampler here reads.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ridgeline.core.models.common.cross_blocks import CrossStyle
+from ridgeline.core.models.common.cross_denoiser import CrossDenoiser, CrossGrid, CrossSizes
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.embedding import GridPositions
+from ridgeline.core.ops.rotary import Angles
+
+# In this order: a name that one rename gives may be what the next takes.
+_RENAMES = (
+    ("adaln_single.emb.", "condition_embedder."),
+    ("condition_embedder.timestep_embedder.", "condition_embedder.time_embedder."),
+    ("adaln_single.linear.", "condition_embedder.time_proj."),
+    ("caption_projection.", "condition_embedder.text_embedder."),
+    ("pos_embed.proj.", "patch_embedding."),
+    ("transformer_blocks.", "blocks."),
+    (".to_out.0.", ".o_proj."),
+    (".ff.net.0.proj.", ".ffn.widen."),
+    (".ff.net.2.", ".ffn.narrow."),
+)
+_IGNORED = (r"pos_embed\.pos_embed",)  # computed, and yet in old files
+_FINAL_EPS = 1e-6  # whatever the config says of the other norms
+_SINUSOIDS = 256
+_TRAIN_STEPS = 1000.0
+_MAX_PATCH = 64
+
+
+class PixArt(CrossDenoiser):
+    """What checkpoints call PixArtTransformer2DModel, and old ones Transformer2DModel."""
+
+    predicts = "noise"
+
+    def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, base: int, interpolation: float) -> None:
+        """base, interpolation: as of GridPositions."""
+        super().__init__(d, sizes, style, replace(d, eps=_FINAL_EPS))
+        self.positions = GridPositions(d.hidden, d.dtype, base, interpolation)
+
+    def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
+        """As CrossDenoiser._placed."""
+        return self.positions(x_ND, positions_N3, grid.rows, grid.columns), None
+
+
+def build(fields: Fields, storage: Storage) -> PixArt:
+    """PixArt-alpha, PixArt-LCM and PixArt-Sigma."""
+    heads, head_dim = fields.count("num_attention_heads", 16), fields.count("attention_head_dim", 72)
+    hidden = heads * head_dim
+    if hidden > MAX_WIDTH:
+        raise fields.refuse(f"num_attention_heads {heads} x attention_head_dim {head_dim} is more than {MAX_WIDTH}")
+    _refuse_others(fields, hidden)
+    channels, side, patch = (
+        fields.count("in_channels", 4), fields.count("sample_size", 128), fields.count("patch_size", 2, most=_MAX_PATCH)
+    )  # fmt: skip
+    outputs = channels if "out_channels" in fields.values and not fields.has("out_channels") else None
+    outputs = outputs or fields.count("out_channels", 8)
+    if outputs not in (channels, 2 * channels):
+        raise fields.refuse(
+            f"out_channels {outputs} are to be in_channels {channels}, or twice as many: a variance too"
+        )
+    sized = fields.flag("use_additional_conditions", side == 128)
+    if hidden % 4 or (sized and hidden % 3):
+        raise fields.refuse(f"{hidden} hidden numbers do not divide into those of positions (4) and of sizes (3)")
+    d = Dimensions(
+        vocabulary=0,  # it reads no tokens
+        context=side,
+        layers=fields.count("num_layers", 28, most=MAX_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        width=4 * hidden,
+        activation="gelu_new",
+        eps=fields.positive("norm_eps", 1e-6),
+        storage=storage,
+    )
+    sizes = CrossSizes(
+        channels=channels,
+        outputs=outputs,
+        patch=patch,
+        text_width=fields.count("caption_channels"),
+        text=None,
+        most=None,
+        sinusoids=_SINUSOIDS,
+        scale=_TRAIN_STEPS,
+        sized=sized,
+    )
+    style = CrossStyle(None, heads=False, crossing=False, bias=fields.flag("attention_bias", True))
+    interpolation = fields.positive("interpolation_scale", max(side // 64, 1))
+    return PixArt(d, sizes, style, max(side // patch, 1), interpolation)
+
+
+def _refuse_others(fields: Fields, hidden: int) -> None:
+    """Settings of the class that releases do not take."""
+    fields.refuse_but("norm_type", "ada_norm_single")
+    if "cross_attention_dim" in fields.values and fields.value("cross_attention_dim") != hidden:
+        stated = fields.value("cross_attention_dim")
+        raise fields.refuse(f"cross_attention_dim = {stated} is not supported; {hidden} is")
+    fields.refuse_but("activation_fn", "gelu-approximate")
+    fields.refuse_but("attention_type", "default")
+    for name in ("norm_elementwise_affine", "upcast_attention", "double_self_attention", "only_cross_attention"):
+        fields.refuse_if(name)
+    for name in ("num_vector_embeds", "use_linear_projection"):
+        fields.refuse_if(name)
+    fields.passed_over("norm_num_groups", "num_embeds_ada_norm")
+
+
+FAMILY = Family(
+    "PixArtTransformer2DModel", "", build, "", _RENAMES, _IGNORED, also=("Transformer2DModel",), kind="denoiser"
+)

@@ -1,0 +1,349 @@
+"""T5, T5 v1.1 and FLAN-T5 (Raffel et al., arXiv:1910.10683), and UMT5 (arXiv:2304.09151): relative positions.
+
+Scores are not scaled; a bias of the distance is added to them, of one table a stack, which its first layer holds, or in
+UMT5 one a layer.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.blocks import add_norm
+from ridgeline.core.models.common.decoder import MLP
+from ridgeline.core.models.common.dimensions import Dimensions, read_activation
+from ridgeline.core.models.common.encoder import Encoder
+from ridgeline.core.models.common.encoder_decoder import (
+    CrossAttention,
+    EncoderDecoder,
+    PlainSelfAttention,
+    ProjectionNames,
+    attention_op,
+)
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.token_tables import TokenTables
+from ridgeline.core.ops.attention import PositionBias
+from ridgeline.core.ops.collective import all_reduce
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.core.ops.row_ops import RowPicker
+from ridgeline.core.ops.shard import Shard
+from ridgeline.core.ops.stored_module import Stored, weight
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach
+
+_RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
+_IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
+_BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's checkpoint
+_SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
+    "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
+NAMES = ProjectionNames("q", "k", "v", "o")
+CONTEXT = 512
+"""Positions where a config does not say: what T5 was trained on (arXiv:1910.10683, section 3.1.2)."""
+
+
+class RelativeBias(Stored):
+    """A number a head for each bucket of distances: exact near by, logarithmic up to `farthest`."""
+
+    def __init__(
+        self, buckets: int, farthest: int, heads: int, shard: Shard, dtype: torch.dtype, *, causal: bool
+    ) -> None:
+        """farthest: the distance from which on all are in one bucket. causal: no key lies after its query."""
+        super().__init__()
+        self.shard, self.farthest, self._buckets = shard, farthest, buckets_of(buckets, farthest, causal=causal)
+        self.weight = weight(buckets, shard.part(heads, "heads"), dtype=dtype)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Distances (key - query) int64 [...] -> what is added to the scores [heads, ...]."""
+        if self._buckets.device != distance.device:
+            self._buckets = self._buckets.to(distance.device)
+        bucket = self._buckets[distance.clamp(-self.farthest, self.farthest) + self.farthest]
+        return self.weight.T[:, bucket]
+
+    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.shard.slice(full, 1)}
+
+
+def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
+    """The buckets of the distances from -farthest to farthest: int64 [2 x farthest + 1]."""
+    with torch.device("cpu"):
+        distance = torch.arange(-farthest, farthest + 1)
+        first = torch.zeros_like(distance)
+        if causal:
+            distance = (-distance).clamp_min(0)
+        else:
+            count //= 2
+            first, distance = (distance > 0) * count, distance.abs()
+        exact = count // 2
+        ratio = (distance.clamp_min(1).float() / exact).log() / math.log(farthest / exact)
+        far = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+class T5Sublayer(nn.Module):
+    """A norm and what follows it; the sum of its result with the stream is left to the next norm."""
+
+    def __init__(self, name: str, module: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, module)
+        self.layer_norm = norm
+
+    def forward(self, x_ND: Tensor, y_ND: Tensor | None, *context: KVContext | Tensor | None) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden] -> as two summands. context: what the module takes beside rows."""
+        x_ND, normed_ND = add_norm(self.layer_norm, x_ND, y_ND)
+        return x_ND, getattr(self, self.name)(normed_ND, *context)
+
+
+class T5Block(nn.Module):
+    """Self-attention, in a decoder cross-attention, and a feed-forward layer."""
+
+    def __init__(self, parts: Mapping[str, nn.Module], d: Dimensions, *, first: bool) -> None:
+        super().__init__()
+        norms = [(RMSNorm if first and i == 0 else AddRMSNorm)(d.hidden, d.eps, d.dtype) for i in range(len(parts))]
+        both = zip(parts.items(), norms, strict=True)
+        self.layer = nn.ModuleList(T5Sublayer(name, module, norm) for (name, module), norm in both)
+        self.crosses = len(parts) == 3
+
+    def forward(
+        self, x_ND: Tensor, y_ND: Tensor | None, kv: KVContext, encoded_ED: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden] -> as two summands. encoded_ED: as CrossAttention."""
+        x_ND, y_ND = self.layer[0](x_ND, y_ND, kv)
+        if self.crosses:
+            x_ND, y_ND = self.layer[1](x_ND, y_ND, encoded_ED, kv)
+        summands: tuple[Tensor, Tensor] = self.layer[-1](x_ND, y_ND)
+        return summands
+
+
+class T5Stack(nn.Module):
+    """The blocks of the encoder or the decoder, and the norm after them."""
+
+    def __init__(self, d: Dimensions, blocks: Sequence[T5Block]) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(blocks)
+        self.final_layer_norm = AddRMSNorm(d.hidden, d.eps, d.dtype)
+
+
+class T5(EncoderDecoder):
+    """Both stacks over `shared`."""
+
+    def __init__(self, d: Dimensions, encoder: T5Stack, decoder: T5Stack, *, tied: bool, scaled: bool) -> None:
+        """scaled: whether states are, before the head."""
+        super().__init__(d, d.context, head_scale=d.hidden**-0.5 if scaled else None)
+        self.wanted = RowPicker()
+        self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
+        self.encoder, self.decoder = encoder, decoder
+        self.finish({"lm_head.matrix.weight": "shared.weight"} if tied else {})
+        self.tables = TokenTables(
+            {_OF_DECODER: "shared", _OF_ENCODER: "encoder.embed_tokens", _HEAD: "lm_head.matrix"},
+            dict.fromkeys((_OF_ENCODER, _OF_DECODER, _HEAD), _SHARED),
+            apart=() if tied else (_HEAD,),
+        )
+
+    def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """As Model.encode."""
+        table = getattr(self.encoder, "embed_tokens", self.shared)
+        x_ED: Tensor = self.all_reduce(table(ids_E))
+        y_ED: Tensor | None = None
+        for block in self.encoder.block:
+            x_ED, y_ED = block(x_ED, y_ED, kv)
+        encoded_ED: Tensor = self.encoder.final_layer_norm(x_ED, y_ED)[1]
+        return encoded_ED
+
+    def hidden(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
+    ) -> Tensor:
+        """As Model.hidden."""
+        x_TD: Tensor = self.all_reduce(self.shared(ids_T))
+        y_TD: Tensor | None = None
+        for block in self.decoder.block:
+            x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
+        assert y_TD is not None
+        normed_RD: Tensor = self.decoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
+        return normed_RD
+
+
+class T5EncoderBackbone(nn.Module):
+    """The encoder's stack over `shared`; checkpoints hold both at the top."""
+
+    unnamed = True
+
+    def __init__(self, d: Dimensions, encoder: T5Stack) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.shared = Embedding(d.vocabulary, d.hidden, d.dtype)
+        self.encoder = encoder
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
+        x_TD: Tensor = self.shared(ids_T)
+        y_TD: Tensor | None = None
+        for block in self.encoder.block:
+            x_TD, y_TD = block(x_TD, y_TD, kv)
+        assert y_TD is not None
+        out_RD: Tensor = self.encoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
+        return out_RD
+
+
+class T5Stacks:
+    """What the config says of both stacks, and either of them."""
+
+    def __init__(self, fields: Fields, storage: Storage, projection: str, *, shared_bias: bool) -> None:
+        """projection: what stands for `feed_forward_proj` that is left out. shared_bias: whether a stack has one bias.
+        Raises ModelRefused."""
+        fields.passed_over("is_encoder_decoder")
+        self.layers = fields.count("num_layers", most=MAX_LAYERS)
+        self.decoder_layers = fields.count("num_decoder_layers", self.layers, most=MAX_LAYERS)
+        self._gated, activation = _read_projection(fields, projection)
+        self.d = _read_dimensions(fields, storage, self.decoder_layers, activation)
+        self._buckets = fields.count("relative_attention_num_buckets", 32)
+        self._farthest = fields.count("relative_attention_max_distance", 128)
+        self._shared_bias = shared_bias
+        if self._buckets < 4 or self._farthest <= self._buckets // 2:
+            raise fields.refuse(
+                f"{self._buckets} relative_attention_num_buckets up to a distance of {self._farthest} do not exist"
+            )
+
+    def encoder(self, reach: Reach) -> T5Stack:
+        """The encoder, whose positions see each other."""
+        return self._stack(
+            {
+                "SelfAttention": PlainSelfAttention(
+                    self.d, attention_op(self.d, -1, reach, scale=1.0, bias=bias), NAMES
+                ),
+                "DenseReluDense": self._feed_forward(),
+            }
+            for bias in self._biases(self.layers, causal=False)
+        )
+
+    def decoder(self) -> T5Stack:
+        """The decoder, which looks at the encoder too."""
+        d = self.d
+        return self._stack(
+            {
+                "SelfAttention": PlainSelfAttention(d, attention_op(d, 2 * i, CAUSAL, scale=1.0, bias=bias), NAMES),
+                "EncDecAttention": CrossAttention(d, attention_op(d, 2 * i + 1, CROSS, scale=1.0), NAMES),
+                "DenseReluDense": self._feed_forward(),
+            }
+            for i, bias in enumerate(self._biases(self.decoder_layers, causal=True))
+        )
+
+    def _stack(self, blocks: Iterable[Mapping[str, nn.Module]]) -> T5Stack:
+        return T5Stack(self.d, [T5Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
+
+    def _biases(self, count: int, *, causal: bool) -> list[PositionBias]:
+        d, sizes = self.d, (self._buckets, self._farthest)
+        tables = [
+            RelativeBias(*sizes, d.heads, d.shard, d.dtype, causal=causal)
+            for _ in range(1 if self._shared_bias else count)
+        ]
+        # Where there is one, the layers after the first hold none: they call that of the first.
+        return [*tables, *[tables[0].forward] * (count - len(tables))]
+
+    def _feed_forward(self) -> MLP:
+        d, names = self.d, ("wi_0", "wi_1") if self._gated else ("wi",)
+        return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
+
+
+def _stacks(fields: Fields, storage: Storage) -> T5Stacks:
+    """Of T5, T5 v1.1, FLAN-T5: one bias a stack."""
+    return T5Stacks(fields, storage, "relu", shared_bias=True)
+
+
+def _stacks_umt5(fields: Fields, storage: Storage) -> T5Stacks:
+    """Of UMT5: a bias of its own in every layer."""
+    fields.passed_over("scalable_attention")  # of the releases; transformers reads it nowhere
+    return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
+
+
+def _both(fields: Fields, stacks: T5Stacks) -> T5:
+    tied = fields.flag("tie_word_embeddings", True)
+    # transformers 5 always writes that it is tied, and beside it whether states are scaled, which T5 v1.1's are not.
+    scaled = fields.flag("scale_decoder_outputs", tied)
+    return T5(stacks.d, stacks.encoder(ENCODER_FULL), stacks.decoder(), tied=tied and scaled, scaled=scaled)
+
+
+def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
+    fields.passed_over("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
+    model = Encoder(stacks.d, T5EncoderBackbone(stacks.d, stacks.encoder(FULL)), "trunk")
+    model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
+    return model
+
+
+def build(fields: Fields, storage: Storage) -> T5:
+    """T5, T5 v1.1 and FLAN-T5."""
+    return _both(fields, _stacks(fields, storage))
+
+
+def build_umt5(fields: Fields, storage: Storage) -> T5:
+    """UMT5."""
+    return _both(fields, _stacks_umt5(fields, storage))
+
+
+def build_encoder(fields: Fields, storage: Storage) -> Encoder:
+    """The encoder of T5, T5 v1.1 or FLAN-T5 alone: of texts, and of the prompts of diffusion models."""
+    return _alone(fields, _stacks(fields, storage))
+
+
+def build_umt5_encoder(fields: Fields, storage: Storage) -> Encoder:
+    """The encoder of UMT5 alone."""
+    return _alone(fields, _stacks_umt5(fields, storage))
+
+
+def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
+    """Whether there is a gate, and the activation. Of a config that leaves `feed_forward_proj` out, as some pipelines'
+    do, what transformers wrote beside it."""
+    fields.passed_over("dense_act_fn", "is_gated_act")
+    if not fields.has("feed_forward_proj") and fields.has("dense_act_fn"):
+        return fields.flag("is_gated_act", False), read_activation(fields, "dense_act_fn", "relu")
+    stated = fields.text("feed_forward_proj", default)
+    activation = "gelu_new" if stated == "gated-gelu" else stated.removeprefix("gated-")
+    if activation not in ACTIVATIONS:
+        raise fields.refuse(f"feed_forward_proj {stated!r} is not supported; {', '.join(ACTIVATIONS)} are, or gated-")
+    return stated.startswith("gated-"), activation
+
+
+def _read_dimensions(fields: Fields, storage: Storage, layers: int, activation: str) -> Dimensions:
+    """The sizes, under T5's names of them."""
+    heads, head_dim = fields.count("num_heads"), fields.count("d_kv")
+    if heads * head_dim > MAX_WIDTH:
+        raise fields.refuse(f"num_heads {heads} x d_kv {head_dim} is more than {MAX_WIDTH}")
+    return Dimensions(
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("n_positions", CONTEXT),
+        layers=layers,
+        hidden=fields.count("d_model"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        width=fields.count("d_ff"),
+        activation=activation,
+        eps=fields.positive("layer_norm_epsilon", 1e-6),
+        storage=storage,
+    )
+
+
+FAMILIES = (
+    Family(
+        "T5ForConditionalGeneration", "t5", build, "", _RENAMES, _IGNORED, widens_fp16=True, kind="encoder-decoder"
+    ),
+    Family(
+        "UMT5ForConditionalGeneration", "umt5", build_umt5, "", _RENAMES, _IGNORED, widens_fp16=True,
+        kind="encoder-decoder",
+    ),
+    Family(
+        "T5EncoderModel", "t5", build_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True, kind="encoder"
+    ),
+    Family(
+        "UMT5EncoderModel", "umt5", build_umt5_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True,
+        kind="encoder",
+    ),
+)  # fmt: skip

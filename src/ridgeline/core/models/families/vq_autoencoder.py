@@ -1,0 +1,186 @@
+"""The autoencoder of Janus (arXiv:2410.13848), a VQGAN (Esser et al., arXiv:2012.09841): pictures to tokens and back.
+
+What the encoder gives of a square of pixels becomes the nearest row of a codebook, and its number is the token. The
+decoder reads those rows with their lengths made 1. Pixels are from -1 to 1.
+
+Shapes: B images, H, W lines and columns, P pixels of all images, C channels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.activation_peak import peak_bytes
+from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
+from ridgeline.core.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.ops.convolution2d import Convolution2d
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pooling import Normalise
+from ridgeline.core.ops.vector_quantiser import NearestCode
+from ridgeline.core.ops.work import Space
+
+_ARCHITECTURE = "JanusVQVAE"
+SECTION = "vq_config"
+"""Where a config of Janus has the autoencoder's."""
+_PREFIX = "model.vqmodel."
+"""How its tensors' names begin in checkpoints of Janus."""
+_RENAMES = (
+    ("encoder.down.", "encoder.down_blocks."),
+    ("decoder.up.", "decoder.up_blocks."),
+    (".block.", ".resnets."),
+    (".attn.", ".attentions."),
+    (".mid.block_1.", ".mid_block.resnets.0."),
+    (".mid.block_2.", ".mid_block.resnets.1."),
+    (".mid.attn_1.", ".mid_block.attentions.0."),
+    (".downsample.", ".downsamplers.0."),
+    (".upsample.", ".upsamplers.0."),
+    (".nin_shortcut.", ".conv_shortcut."),
+    (".norm_out.", ".conv_norm_out."),
+    (".norm.", ".group_norm."),
+    (".q.", ".to_q."),
+    (".k.", ".to_k."),
+    (".v.", ".to_v."),
+    (".proj_out.", ".to_out.0."),
+)
+"""Parts of its tensors' names, and what they are called in AutoencoderKL."""
+_GROUPS = 32  # of every norm, which configs do not state
+
+
+@dataclass(frozen=True, slots=True)
+class VQShape:
+    """What a config says beside widths: channels of pixels in and out and of latents, codes and numbers of each,
+    residual blocks at a resolution, and tokens on a side of a picture."""
+
+    inputs: int
+    outputs: int
+    latents: int
+    codes: int
+    code: int
+    depth: int
+    side: int
+
+
+class Codebook(nn.Module):
+    """The rows that tokens stand for, and the search for the nearest."""
+
+    def __init__(self, shape: VQShape, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.embedding = Embedding(shape.codes, shape.code, dtype)
+        self.nearest = NearestCode(shape.codes, shape.code, dtype)
+        self.normalise = Normalise(shape.code, dtype)
+
+
+class VQAutoencoder(ImageAutoencoder):
+    """An autoencoder whose latents are rows of a codebook."""
+
+    def __init__(self, widths: Widths, shape: VQShape, storage: Storage) -> None:
+        super().__init__(len(widths.channels), storage)
+        self.shape, self.inputs = shape, shape.inputs
+        latents, dtype = shape.latents, widths.dtype
+        self.encoder = ImageEncoder(widths, shape.inputs, latents, shape.depth, self.encoder_spaces[-1])
+        self.quant_conv = Convolution2d(latents, shape.code, dtype, kernel=1)
+        self.quantize = Codebook(shape, dtype)
+        self.post_quant_conv = Convolution2d(shape.code, latents, dtype, kernel=1)
+        self.decoder = ImageDecoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[-1])
+        self.ties = {"quantize.nearest.weight": "quantize.embedding.weight"}
+        self.tie()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a picture of the size that the model was trained for."""
+        return self.shape.side**2
+
+    def decode(self, ids_BHW: Tensor) -> Tensor:
+        """ids_BHW int64 [B, H, W] -> pixels [B, outputs, factor x H, factor x W] about -1 to 1, in the model's dtype.
+        Raises ValueError."""
+        if ids_BHW.dim() != 3 or not ids_BHW.numel():
+            raise ValueError(f"tokens are {list(ids_BHW.shape)}; they are to be [images, lines, columns]")
+        if not 0 <= int(ids_BHW.min()) <= int(ids_BHW.max()) < self.shape.codes:
+            raise ValueError(f"a token is no row of the codebook; give numbers from 0 to {self.shape.codes - 1}")
+        grids = self._grids(Grid(*ids_BHW.shape))
+        return grids[0].to_images(self._decode(ids_BHW.flatten(), grids))
+
+    def encode(self, pixels_BCHW: Tensor) -> Tensor:
+        """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> tokens int64 [B, H / factor, W /
+        factor]. Raises ValueError."""
+        latents = self._latents_of(pixels_BCHW)
+        grids = self._grids(latents)
+        ids_P = self._encode(grids[0].to_rows(pixels_BCHW), grids)
+        return ids_P.view(latents.images, latents.height, latents.width)
+
+    def _decode(self, ids_P: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Tokens [pixels of the last of the grids]; grids: the finest first -> pixels [those of the first, outputs]."""
+        x_PC = self.quantize.normalise(self.quantize.embedding(ids_P))
+        out: Tensor = self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
+        return out
+
+    def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """The other way round -> tokens [pixels of the last of the grids]."""
+        out: Tensor = self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
+        return out
+
+    def decode_bytes(self, latents: Grid) -> int:
+        """Most bytes of activations at once while so many tokens are decoded, those included."""
+        grids = self._grids(latents)
+        return peak_bytes(self, (latents.rows,), lambda ids_P: self._decode(ids_P, grids), torch.int64)
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
+        """As Network._outline: both halves."""
+        decoded, encoded = self._outlined(rows)
+        self._decode(torch.empty(decoded[-1].rows, dtype=torch.int64), decoded)
+        self._encode(torch.empty(encoded[0].rows, self.inputs), encoded)
+
+
+def build(fields: Fields, storage: Storage) -> VQAutoencoder:
+    """The autoencoder of a config of Janus, or of its own, on meta. Raises ModelRefused, for any key that is set and
+    that nothing reads too."""
+    own = fields.section(SECTION) if fields.has(SECTION) else fields
+    if own is fields and fields.architecture != _ARCHITECTURE:
+        raise fields.refuse(f"architecture {fields.architecture or '(none)'} has no autoencoder of image tokens")
+    base, multipliers = own.count("base_channels", 128), own.integers("channel_multiplier") or [1, 1, 2, 2, 4]
+    if len(multipliers) > MAX_RESOLUTIONS or not all(1 <= base * times <= MAX_WIDTH for times in multipliers):
+        raise own.refuse(
+            f"channel_multiplier is {multipliers}; it must be 1 to {MAX_RESOLUTIONS} integers, {base} times which are "
+            f"from 1 to {MAX_WIDTH}"
+        )
+    if base % _GROUPS:
+        raise own.refuse(f"base_channels {base} does not divide into {_GROUPS} groups")
+    own.refuse_if("double_latent")
+    # Of the language model's aligner and head, which have their widths here; of training.
+    own.passed_over("projection_dim", "num_hidden_layers", "hidden_act", "image_token_embed_dim", "beta")
+    # Of a picture that Janus draws, the side is that of one that its tower reads, whatever this section says.
+    sees = fields.section("vision_config") if fields.has("vision_config") else None
+    own.passed_over("num_patches")
+    side = own.count("num_patches", 32) if sees is None else _patches(sees)
+    shape = VQShape(
+        inputs=own.count("in_channels", 3),
+        outputs=own.count("out_channels", 3),
+        latents=own.count("latent_channels", 256),
+        codes=own.count("num_embeddings", 16384),
+        code=own.count("embed_dim", 8),
+        depth=own.count("num_res_blocks", 2, most=MAX_LAYERS),
+        side=side,
+    )
+    if unread := own.unread():
+        raise own.refuse(f"{unread[0]} = {own.value(unread[0])} is not supported; remove it if it changes nothing")
+    channels = tuple(base * times for times in multipliers)
+    widths = Widths(channels, _GROUPS, True, storage.dtype, attends_often=True, stem=base, pointwise=True)
+    with torch.device("meta"):
+        return VQAutoencoder(widths, shape, storage).eval()
+
+
+def _patches(vision: Fields) -> int:
+    """Patches on a side of an image that a tower reads."""
+    return max(1, vision.count("image_size", 384) // vision.count("patch_size", 16))
+
+
+FAMILY = Family(
+    _ARCHITECTURE, "", build, "", _RENAMES, ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",),
+    prefixes=((_PREFIX, ""),), kind="autoencoder",
+)  # fmt: skip

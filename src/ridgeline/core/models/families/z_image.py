@@ -1,0 +1,377 @@
+"""Z-Image (arXiv:2511.22699): a denoiser of one stream, in which the tokens of a picture and of its text see each
+other in Llama's block, with norms after its parts, and gates and scales that come from the noise level.
+
+A few blocks refine each kind of tokens alone before they are joined. Which rows are whose is in common/token_layout.py.
+
+Shapes: N rows of latents, M of texts, J of both, P pictures, C condition, D hidden, F numbers of a patch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.blocks import Norms, SandwichBlock, head_norms
+from ridgeline.core.models.common.decoder import MLP, SelfAttention
+from ridgeline.core.models.common.denoiser import (
+    JOINT,
+    LATENTS,
+    PICTURES,
+    TEXT,
+    Denoiser,
+    Prepared,
+    Texts,
+    for_each,
+    without,
+)
+from ridgeline.core.models.common.dimensions import Dimensions
+from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.family import Family
+from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
+from ridgeline.core.models.common.modulated import ResidualStream
+from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.token_layout import (
+    JointRows,
+    ZImageGrid,
+    ZImageLayout,
+    ZImageTextLayout,
+    text_lengths,
+    with_padding,
+)
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.linear import Linear
+from ridgeline.core.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
+from ridgeline.core.ops.norm import RMSNorm
+from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.rotary import Angles, AxialRotaryTable, Rope
+from ridgeline.core.ops.row_ops import JoinRows, PaddingRow, RowPicker
+from ridgeline.core.ops.timestep import TimestepSinusoids
+from ridgeline.core.ops.work import Reach, Space, Work
+
+_RENAMES = (
+    (".attention.", ".self_attn."),
+    (".to_out.0.", ".o_proj."),
+    (".norm_q.", ".q_norm."),
+    (".norm_k.", ".k_norm."),
+    (".attention_norm1.", ".input_layernorm."),
+    (".attention_norm2.", ".post_attention_layernorm."),
+    (".ffn_norm1.", ".pre_feedforward_layernorm."),
+    (".ffn_norm2.", ".post_feedforward_layernorm."),
+    (".feed_forward.w", ".mlp.w"),
+    (".adaLN_modulation.0.", ".modulation."),
+    ("x_pad_token", "latent_padding.weight"),
+    ("cap_pad_token", "text_padding.weight"),
+)
+_MAX_PATCH = 64
+CONDITION = 256
+"""Numbers of the sinusoids of a noise level, and at most of the condition that blocks see of it."""
+_TIME_WIDTH = 1024  # of the feed-forward part between the two
+_HEAD_EPS = 1e-5  # of the norms of queries and keys, whatever the config says of the others
+_FINAL_EPS = 1e-6
+
+
+class ModulatedBlock(SandwichBlock):
+    """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
+    the norm that follows."""
+
+    def __init__(self, d: Dimensions, space: Space, condition: int, attention: nn.Module, *, first: bool) -> None:
+        """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
+        norms = Norms(
+            lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
+            lambda: AddModulatedRMSNorm(d.hidden, d.eps, d.dtype),
+            lambda: Add(d.hidden, d.dtype),
+        )
+        super().__init__(attention, feed_forward(d), first=first, norms=norms)
+        self.space = space
+        self.modulation = Modulation(condition, d.hidden, ("scale", "bounded gate") * 2, d.dtype)
+
+    def forward(  # type: ignore[override]
+        self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
+    ) -> tuple[Tensor, Tensor]:
+        """As SandwichBlock.forward. condition_PC [pictures, condition]."""
+        scale, gate, inner_scale, inner_gate = self.modulation(condition_PC)
+        lengths = kv.lengths[self.space]
+        if y_ND is None:
+            normed_ND = self.input_layernorm(x_ND, scale, lengths)
+        else:
+            x_ND, normed_ND = self.input_layernorm(x_ND, y_ND, scale, lengths)
+        y_ND = self.post_attention_layernorm(self.self_attn(normed_ND, angles, kv), gate, lengths)
+        x_ND, normed_ND = self.pre_feedforward_layernorm(x_ND, y_ND, inner_scale, lengths)
+        return x_ND, self.post_feedforward_layernorm(self.mlp(normed_ND), inner_gate, lengths)
+
+
+class TimeEmbedder(nn.Module):
+    """The condition of a picture: the sinusoids of its noise level through two matrices. All blocks see it."""
+
+    def __init__(self, d: Dimensions, condition: int, scale: float) -> None:
+        """condition: numbers of what comes out. scale: of times."""
+        super().__init__()
+        self.sinusoids = TimestepSinusoids(CONDITION, d.dtype, scale=scale)
+        up = {"0": d.whole(CONDITION, _TIME_WIDTH, bias=True)}
+        self.mlp = MLP(d, up, "2", d.whole(_TIME_WIDTH, condition, bias=True))
+
+    def forward(self, times_P: Tensor) -> Tensor:
+        """times_P fp32 [pictures] -> [pictures, condition]."""
+        out_PC: Tensor = self.mlp(self.sinusoids(times_P))
+        return out_PC
+
+
+class ZImageFinalLayer(nn.Module):
+    """The last norm, scaled, and the projection to patches."""
+
+    def __init__(self, d: Dimensions, condition: int, features: int) -> None:
+        """condition: numbers of what modulates. features: numbers of a patch."""
+        super().__init__()
+        self.norm_final = AddModulatedLayerNorm(d.hidden, _FINAL_EPS, d.dtype)
+        self.linear = Linear(d.whole(d.hidden, features, bias=True))
+        modulation = Modulation(condition, d.hidden, ("scale",), d.dtype, activated=True)
+        self.adaLN_modulation = nn.ModuleDict({"1": modulation})
+
+    def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Two summands [rows, hidden] and condition_PC [pictures, condition] -> [rows, features]. lengths: rows of each
+        picture."""
+        (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
+        out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
+        return out_NF
+
+
+def attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:
+    """Attention over all rows of a picture in a space."""
+    rope = Rope(d.head_dim, theta, interleaved=True)
+    attend = Attention(-1, d.own_heads, looks_at(d, Reach("full", space=space)), rope=rope)
+    qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
+    return SelfAttention(d, attend, qkv, head_norms=head_norms(replace(d, eps=_HEAD_EPS)))
+
+
+def feed_forward(d: Dimensions) -> MLP:
+    """w2(silu(w1(x)) * w3(x))."""
+    return MLP(d, dict.fromkeys(("w1", "w3"), d.column(d.hidden, d.width)), "w2", d.row(d.width, d.hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class ZImageSizes:
+    """What a config says beside the dimensions of blocks. axes: entries of a head that each coordinate turns. places:
+    how many each coordinate has. scale: of times."""
+
+    channels: int
+    patch: int
+    text_width: int
+    condition: int
+    refiners: int
+    axes: Sequence[int]
+    places: Sequence[int]
+    theta: float
+    scale: float
+
+    @property
+    def features(self) -> int:
+        """Numbers of a patch."""
+        return self.patch**2 * self.channels
+
+    @property
+    def name(self) -> str:
+        """What checkpoints call the patches: their side, and how many frames are in each."""
+        return f"{self.patch}-1"
+
+
+class ZImage(Denoiser):
+    """What checkpoints call ZImageTransformer2DModel."""
+
+    # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
+    spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    block_lists = ("noise_refiner", "layers")
+
+    def __init__(self, d: Dimensions, sizes: ZImageSizes) -> None:
+        super().__init__()
+        self.wanted = RowPicker()
+        self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
+        self._last: tuple[tuple[ZImageGrid, tuple[int, ...], torch.device], ZImageLayout] | None = None
+        self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
+        self.t_embedder = TimeEmbedder(d, sizes.condition, sizes.scale)
+        self.rotary = AxialRotaryTable(sizes.axes, sizes.theta)
+        self.all_x_embedder = nn.ModuleDict({sizes.name: Linear(d.whole(sizes.features, d.hidden, bias=True))})
+        self.latent_padding = PaddingRow(d.hidden, d.dtype)
+        self.noise_refiner = self._modulated(d, LATENTS, sizes.refiners)
+        self.latent_add = Add(d.hidden, d.dtype)
+        embedding = Linear(d.whole(sizes.text_width, d.hidden, bias=True))
+        self.cap_embedder = nn.Sequential(RMSNorm(sizes.text_width, d.eps, d.dtype), embedding)
+        self.text_padding = PaddingRow(d.hidden, d.dtype)
+        norms = Norms.rms(d)
+        self.context_refiner = nn.ModuleList(
+            SandwichBlock(attention(d, TEXT, sizes.theta), feed_forward(d), first=layer == 0, norms=norms)
+            for layer in range(sizes.refiners)
+        )
+        self.text_add = Add(d.hidden, d.dtype)
+        self.join = JoinRows(d.hidden, d.dtype)
+        self.layers = self._modulated(d, JOINT, d.layers)
+        self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
+
+    def _modulated(self, d: Dimensions, space: Space, count: int) -> nn.ModuleList:
+        """Blocks over the rows of a space."""
+        return nn.ModuleList(
+            ModulatedBlock(d, space, self.sizes.condition, attention(d, space, self.sizes.theta), first=layer == 0)
+            for layer in range(count)
+        )
+
+    def forward(
+        self,
+        latents_PCHW: Tensor,
+        t: float | Sequence[float],
+        texts: Texts,
+        *,
+        pooled: Tensor | None = None,
+        guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
+    ) -> Tensor:
+        """As Denoiser.forward. Checkpoints count time the other way, and give picture - noise."""
+        pictures, _, *size = latents_PCHW.shape
+        self.check_conditions(pictures, pooled, guidance)
+        levels = for_each(t, pictures)
+        prepared = self.prepared(texts, pictures)
+        grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
+        layout = self._layout(grid, prepared.lengths, device)
+        # Rounded as the reference does, in steps of training: 6e-8 of a time is 6e-5 of a radian of its sinusoids.
+        steps_P = torch.tensor([1000 * level for level in levels], dtype=torch.float32, device=device)
+        times_P = (1000 - steps_P) / 1000
+        (text_MD,) = prepared.rows
+        rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout, walk)
+        return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
+
+    def prepare(self, texts: Sequence[Tensor]) -> Prepared:
+        """As Denoiser.prepare: rows of texts, refined."""
+        lengths = tuple(map(len, texts))
+        layout = ZImageTextLayout.of(lengths, self.sizes.places, texts[0].device)
+        texts_MC = torch.cat([with_padding(text) for text in texts])
+        return Prepared(lengths, (self.read(texts_MC.to(self.storage.dtype), layout),))
+
+    def read(self, texts_MC: Tensor, layout: ZImageTextLayout) -> Tensor:
+        """Rows of texts [M, text_width], as many as the layout has, with whatever numbers where they are padding ->
+        refined [M, hidden]."""
+        kv, angles = Uncached([], {TEXT: layout.lengths}), self.rotary(layout.positions)
+        x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding), None
+        for block in self.context_refiner:
+            x_MD, y_MD = block(x_MD, y_MD, angles, kv)
+        out_MD: Tensor = self.text_add(x_MD, y_MD)
+        return out_MD
+
+    def denoise(
+        self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: ZImageLayout, walk: Walk = every_block
+    ) -> Tensor:
+        """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
+        times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
+        kv = Uncached([], layout.lengths)
+        condition_PC = self.t_embedder(times_P)
+        x_ND = self.latent_padding(self.all_x_embedder[self.sizes.name](patches_NF), layout.padding)
+        y_ND, angles = None, self.rotary(layout.positions[LATENTS])
+        for block in self.noise_refiner:
+            x_ND, y_ND = block(x_ND, y_ND, condition_PC, angles, kv)
+        joint = ResidualStream(self.join(layout.joint.order, self.latent_add(x_ND, y_ND), text_MD))
+        angles, own, (block, *others) = self.rotary(layout.positions[JOINT]), layout.joint.first, self.layers
+
+        def first(stream: ResidualStream) -> ResidualStream:
+            return ResidualStream(*block(stream.x_ND, None, condition_PC, angles, kv))
+
+        def rest(stream: ResidualStream) -> ResidualStream:
+            x_JD, y_JD, _ = stream
+            del stream  # so that nothing of it is held longer than a block needs it
+            for other in others:
+                x_JD, y_JD = other(x_JD, y_JD, condition_PC, angles, kv)
+            assert y_JD is not None
+            return ResidualStream(self.wanted(x_JD, own), self.wanted(y_JD, own))
+
+        x_ND, y_ND, _ = walk(joint, own, first, rest)
+        out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
+        return out_NF
+
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
+        """As Denoiser.work."""
+        work = Work.whole(self.grid(size).lengths(texts))
+        return replace(work, rows={**work.rows, PICTURES: len(texts)})
+
+    def prepare_work(self, texts: Sequence[int]) -> Work:
+        """As Denoiser.prepare_work."""
+        own, nothing = Work.whole({TEXT: text_lengths(texts, self.sizes.places)}), super().prepare_work(texts)
+        return replace(own, attention={**nothing.attention, **own.attention})
+
+    def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
+        """As Denoiser.pass_work."""
+        return without(self.work(size, texts), TEXT)
+
+    def grid(self, size: tuple[int, ...]) -> ZImageGrid:
+        """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
+        return ZImageGrid.of(size, self.patch, self.sizes.places)
+
+    def _layout(self, grid: ZImageGrid, texts: tuple[int, ...], device: torch.device) -> ZImageLayout:
+        """As ZImageGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+        key = grid, texts, device
+        if self._last is None or self._last[0] != key:
+            self._last = key, grid.layout(texts, device)
+        return self._last[1]
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
+        """As Network._outline."""
+        axes, dtype = len(self.sizes.axes), self.storage.dtype
+        positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}
+        padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
+        texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=dtype)
+        text_MD = self.read(texts_MC, ZImageTextLayout([rows[TEXT]], positions[TEXT], padding[TEXT]))
+        joint = JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
+        layout = ZImageLayout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
+        patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype)
+        self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
+
+
+def build(fields: Fields, storage: Storage) -> ZImage:
+    """Z-Image and Z-Image-Turbo."""
+    hidden, heads = fields.count("dim", 3840), fields.count("n_heads", 30)
+    axes, places = (_three(fields, *each) for each in (("axes_dims", (32, 48, 48)), ("axes_lens", (1024, 512, 512))))
+    if hidden != heads * sum(axes):
+        raise fields.refuse(f"dim {hidden} is not n_heads {heads} x {sum(axes)}, the sum of axes_dims")
+    if any(width % 2 for width in axes):
+        raise fields.refuse(f"axes_dims {list(axes)} are to be even: entries turn in pairs")
+    fields.refuse_but("n_kv_heads", heads)
+    fields.refuse_but("qk_norm", True)
+    fields.refuse_if("siglip_feat_dim")
+    fields.refuse_but("all_f_patch_size", [1])
+    patches = fields.integers("all_patch_size") or [2]
+    if len(patches) != 1 or not 1 <= patches[0] <= _MAX_PATCH:
+        raise fields.refuse(f"all_patch_size {patches} is not supported; one size from 1 to {_MAX_PATCH} is")
+    d = Dimensions(
+        vocabulary=0,  # it reads no tokens
+        context=places[0],
+        layers=fields.count("n_layers", 30, most=MAX_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        width=int(hidden / 3 * 8),
+        activation="silu",
+        eps=fields.positive("norm_eps", 1e-5),
+        storage=storage,
+    )
+    sizes = ZImageSizes(
+        channels=fields.count("in_channels", 16),
+        patch=patches[0],
+        text_width=fields.count("cap_feat_dim", 2560),
+        condition=min(hidden, CONDITION),
+        refiners=fields.count("n_refiner_layers", 2, most=MAX_LAYERS),
+        axes=axes,
+        places=places,
+        theta=fields.positive("rope_theta", 256.0),
+        scale=fields.positive("t_scale", 1000.0),
+    )
+    return ZImage(d, sizes)
+
+
+def _three(fields: Fields, name: str, default: tuple[int, int, int]) -> tuple[int, ...]:
+    """A number for each coordinate."""
+    values = tuple(fields.integers(name)) or default
+    if len(values) != len(default) or min(values) < 1:
+        raise fields.refuse(f"{name} {list(values)} is not {len(default)} positive numbers")
+    return values
+
+
+FAMILY = Family("ZImageTransformer2DModel", "", build, "", _RENAMES, (), kind="denoiser")

@@ -1,0 +1,249 @@
+"""The families that can be built, and which of them a config names."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import resources
+from typing import Any
+
+from ridgeline.core.models.common.architecture_alias import KIN, Kin, kin_of
+from ridgeline.core.models.common.family import Family, FamilyKind
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.families import (
+    autoencoder_kl,
+    bart,
+    bert,
+    clip,
+    cohere,
+    deepseek,
+    exaone4,
+    flux,
+    gemma2,
+    gemma3,
+    glm,
+    gpt2,
+    gpt_oss,
+    granite,
+    janus,
+    llama,
+    llama4,
+    minimax_m2,
+    ministral3,
+    mistral,
+    modernbert,
+    nemotron_h,
+    olmo2,
+    phi,
+    phi3,
+    pixart,
+    qwen2,
+    qwen3,
+    qwen3_5,
+    qwen3_next,
+    smollm3,
+    starcoder2,
+    t5,
+    vq_autoencoder,
+    wan,
+    whisper,
+    z_image,
+)
+
+# The sections in which configs of larger models keep that of their text half.
+_TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
+
+REGISTERED: tuple[Family, ...] = (
+    llama.FAMILY,
+    *mistral.FAMILIES,
+    ministral3.FAMILY,
+    *qwen2.FAMILIES,
+    *qwen3.FAMILIES,
+    phi3.FAMILY,
+    qwen3_next.FAMILY,
+    *qwen3_5.FAMILIES,
+    *deepseek.FAMILIES,
+    minimax_m2.FAMILY,
+    llama4.FAMILY,
+    gpt_oss.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    granite.FAMILY,
+    *olmo2.FAMILIES,
+    smollm3.FAMILY,
+    *glm.FAMILIES,
+    *cohere.FAMILIES,
+    starcoder2.FAMILY,
+    exaone4.FAMILY,
+    phi.FAMILY,
+    nemotron_h.FAMILY,
+    gpt2.FAMILY,
+    *bert.FAMILIES,
+    *modernbert.FAMILIES,
+    *clip.FAMILIES,
+    *bart.FAMILIES,
+    *t5.FAMILIES,
+    whisper.FAMILY,
+    *janus.FAMILIES,
+    z_image.FAMILY,
+    *flux.FAMILIES,
+    wan.FAMILY,
+    pixart.FAMILY,
+    autoencoder_kl.FAMILY,
+    vq_autoencoder.FAMILY,
+)
+"""Every family that is built, in the order in which pages list them."""
+
+
+def _of_kind(kind: FamilyKind) -> tuple[Family, ...]:
+    return tuple(family for family in REGISTERED if family.kind == kind)
+
+
+FAMILIES = _of_kind("decoder")
+ENCODERS = _of_kind("encoder")
+"""The families that read a text and write none: they give hidden states, or the scores of labels."""
+ENCODER_DECODERS = _of_kind("encoder-decoder")
+"""The families whose encoder reads the prompt."""
+SPEECH = _of_kind("speech")
+"""The families whose encoder reads sound."""
+VISION = _of_kind("vision")
+"""The families whose prompts may have images in them."""
+DRAWERS = _of_kind("drawer")
+"""The families that write the tokens of an image."""
+DENOISERS = _of_kind("denoiser")
+"""The families that draw, with a text encoder and a VAE beside them. A config names them as its `_class_name`."""
+
+
+def family_of(fields: Fields) -> Family:
+    """The family of a config. Raises ModelRefused naming what it is and what there is."""
+    name = fields.architecture
+    kind = str(fields.values.get("model_type", ""))
+    for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
+        if family.builds(name) or (not name and kind == family.model_type):
+            return family
+    kin = kin_of(name, kind)
+    if kin is not None:
+        return _of_kin(kin, fields)
+    if any(family.builds(name) for family in DENOISERS):
+        raise fields.refuse(
+            f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder, or "
+            "ridgeline video where it draws clips; give that of a language model"
+        )
+    if autoencoder_kl.FAMILY.builds(name):
+        raise fields.refuse(
+            f"{name} makes pictures of latents, a part of a pipeline that draws: ridgeline image takes the pipeline's "
+            "folder; give that of a language model"
+        )
+    if vq_autoencoder.FAMILY.builds(name):
+        raise fields.refuse(
+            f"{name} makes pictures of tokens, a part of Janus; from Python "
+            "ridgeline.backends.model_loader.load_vq_autoencoder runs it; give the folder of a language model"
+        )
+    called = name or kind
+    if not called:
+        raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
+    missing = not_built(called) or (not_built(kind) if kind else None)
+    if missing is not None:
+        raise fields.refuse(f"architecture {missing}")
+    families: tuple[Family | Kin, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
+    names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
+    near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
+    nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+    known = "`ridgeline plan --list` shows models of those that are"
+    raise fields.refuse(f"architecture {called} is not supported{_text_inside(fields)}{nearest} {known}")
+
+
+def _text_inside(fields: Fields) -> str:
+    """Return a hint for a refusal, if a section of an unknown model's config is the config of a family; else ""."""
+    for path in _TEXT_SECTIONS:
+        section: object = fields.values
+        for name in path.split("."):
+            section = section.get(name) if isinstance(section, dict) else None
+        inside = Fields(section if isinstance(section, dict) else {}, path)
+        for family in FAMILIES:
+            if family.builds(inside.architecture) or inside.values.get("model_type") == family.model_type:
+                return f" (its {path} is a {family.architecture}, which is: give that section as a config.json)"
+    return ""
+
+
+def _of_kin(kin: Kin, fields: Fields) -> Family:
+    """The family that builds the language model of a kin, with what is the kin's own."""
+    model_type = kin.of or kin.text_of(fields).text("model_type")
+    family = next((family for family in FAMILIES if family.model_type == model_type), None)
+    if family is None:
+        missing = missing_for(model_type)
+        raise fields.refuse(f"its text half is {missing or f'of the type {model_type}, which is not supported'}")
+    return Family(
+        kin.architecture,
+        kin.model_type,
+        lambda fields, storage: family.build(kin.text_of(fields), storage),
+        family.trunk,
+        family.renames,
+        (*kin.ignored, *family.ignored),
+        prefixes=kin.prefixes,
+    )
+
+
+def not_built(name: str) -> str | None:
+    """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and where to
+    find what is; None for one that is not known to be missing anything."""
+    missing = missing_for(name)
+    return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
+
+
+def drawer_of(fields: Fields) -> Family:
+    """The family of the config of a model that writes the tokens of an image. Raises ModelRefused."""
+    for family in DRAWERS:
+        if family.builds(fields.architecture):
+            return family
+    names = ", ".join(family.architecture for family in DRAWERS)
+    raise fields.refuse(f"architecture {fields.architecture or '(none)'} writes no tokens of images; {names} does")
+
+
+def denoiser_of(fields: Fields) -> Family:
+    """The family of the config of a denoiser. Raises ModelRefused."""
+    for family in DENOISERS:
+        if family.builds(fields.architecture):
+            return family
+    names = ", ".join(family.architecture for family in DENOISERS)
+    raise fields.refuse(f"architecture {fields.architecture or '(none)'} is no denoiser that is built; {names} are")
+
+
+_NO_LETTERS = re.compile(r"[^a-z0-9]")
+_VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
+
+
+def missing_for(name: str) -> str | None:
+    """Return a sentence with what is missing for a model that is not covered; None for any other model. name: of the
+    catalogue, of its architecture, or its `model_type`."""
+    text = resources.files("ridgeline").joinpath("data", "catalogue", "unsupported.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)
+    entry = next((entry for known, entry in entries.items() if _is_named(name, known, entry)), None)
+    entry = entry or next((entry for entry in entries.values() if _is_copy(name, entry["architecture"])), None)
+    if entry is None:
+        return None
+    architecture = "" if entry["architecture"] == name else f" ({entry['architecture']})"
+    return f"{name}{architecture} is not supported yet; missing: {', '.join(entry['missing'])}"
+
+
+def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether a name is one of an entry's own. known: the name of the catalogue."""
+    architectures = (entry["architecture"], *entry.get("also", ()))
+    stems = (known, *map(_stem, architectures))
+    return name in architectures or _letters(name) in map(_letters, stems)
+
+
+def _is_copy(name: str, architecture: str) -> bool:
+    """Return whether a name is an architecture's with another ending or a word more or less before it: copies of
+    MiniMaxM3SparseForConditionalGeneration say MiniMaxM3ForCausalLM. Both have the version, and the word has none."""
+    short, long = sorted((_stem(name), _stem(architecture)), key=len)
+    more = long.removeprefix(short)
+    return bool(_VERSION.search(short)) and long.startswith(short) and (not more or bool(_WORD.fullmatch(more)))
+
+
+def _stem(architecture: str) -> str:
+    return architecture.partition("For")[0]
+
+
+def _letters(name: str) -> str:
+    return _NO_LETTERS.sub("", name.lower())

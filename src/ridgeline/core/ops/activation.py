@@ -1,0 +1,114 @@
+"""Activations, and the projections that feed them: the first half of an MLP, plain or gated.
+
+Shapes: T rows of a step, N rows of any kind, I inputs, F columns of an MLP.
+"""
+
+from collections.abc import Hashable, Mapping
+
+import torch
+from msgspec import structs
+from torch import Tensor
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.elementwise import Elementwise
+from ridgeline.core.ops.linear import Projections, ProjectionsBackend, products_cost
+from ridgeline.core.ops.matrix import Matrix, MatrixSpec
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.op import Launch, OpBackend
+
+
+class GateBackend(OpBackend):
+    """The part of a backend that gated MLPs call, in PyTorch."""
+
+    def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
+        """Return act(x Wg) * (x Wu) of two matrices: [N, F]. activation: its name in config.json."""
+        return self.gated(gate.product(x_NI), up.product(x_NI), activation)
+
+    def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
+        """Return act(gate) * up: [T, F]. activation: its name in config.json."""
+        return ACTIVATIONS[activation](gate_TF) * up_TF
+
+
+class ActivationBackend(ProjectionsBackend, GateBackend):
+    """The part of a backend that activated projections call, in PyTorch."""
+
+    def activated_products(self, op: "ActivatedProjections", x_TI: Tensor) -> Tensor:
+        """Return act(x W), or act(x Wg) * (x Wu) of an op with a gate: [T, F]."""
+        return op.in_parts(x_TI)
+
+
+class ActivatedProjections(Projections):
+    """act(x W), or act(x Wg) * (x Wu) where there is a gate (Shazeer, arXiv:2002.05202). One boundary, as Projections.
+
+    The gate is the first of two matrices, or the first part of a fused one.
+    """
+
+    backend: ActivationBackend = ActivationBackend()
+    parts: tuple[str, ...] = ("products", "activate")
+    FLOPS_PER_ELEMENT = 5  # exp or tanh counted as one, with the products around it
+
+    def __init__(self, specs: Mapping[str, MatrixSpec], activation: str) -> None:
+        super().__init__(specs)
+        self.activation, self.function = activation, ACTIVATIONS[activation]
+        results = [part for spec in specs.values() for part in spec.own_parts]
+        assert len(results) == 1 or (len(results) == 2 and results[0] == results[1]), (
+            "a gate is as wide as what it gates"
+        )
+        self.gated, self.width = len(results) == 2, results[0]
+
+    def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
+        """x_TI [rows, inputs] -> [rows, width]."""
+        return self.in_parts(x_TI) if x_TI.is_meta else self.backend.activated_products(self, x_TI)
+
+    def in_parts(self, x_TI: Tensor) -> Tensor:
+        """Multiply, then activate: as `forward`."""
+        return self.activate(*self.products(x_TI))
+
+    def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
+        """The activation of the products [rows, width] -> [rows, width]."""
+        if x_TF.is_meta:
+            return x_TF.new_empty(x_TF.shape)
+        return self.function(x_TF) if up_TF is None else self.backend.gated(x_TF, up_TF, self.activation)
+
+    def cost_of(self, rows: int) -> Cost:
+        """The products and the activation; what lies between them needs no memory."""
+        products, first = products_cost(rows, self.matrices), self.matrices[0]
+        own = Cost({"fp32": self._flops(rows)})
+        moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
+        return structs.replace(products + own, activation_bytes=moved)
+
+    def launches_of(self, rows: int) -> tuple[Launch, ...]:
+        """As Op.launches_of: the products, then the activation over what they left in memory."""
+        return (*self.product_launches(rows, "products"), self._activation_launch(rows))
+
+    def _activation_launch(self, rows: int) -> Launch:
+        streams = 3 if self.gated else 2
+        dtype = self.matrices[0].spec.dtype
+        activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
+        kind = "elementwise.gated" if self.gated else "elementwise.plain"
+        return Launch(kind, format_of(dtype).name, 1, activation, "activate")
+
+    def _flops(self, rows: int) -> float:
+        return float(self.FLOPS_PER_ELEMENT * rows * self.width)
+
+    def signature(self) -> Hashable:
+        return super().signature(), self.gated
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.activation}"
+
+
+class GatedActivation(Elementwise):
+    """act(gate) * up, where both are parts of a product that gave more than them."""
+
+    kernel_name = "elementwise.gated"
+    FLOPS_PER_ELEMENT = ActivatedProjections.FLOPS_PER_ELEMENT
+
+    def __init__(self, width: int, activation: str, dtype: torch.dtype) -> None:
+        super().__init__(width, dtype)
+        self.activation, self.function = activation, ACTIVATIONS[activation]
+
+    def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
+        """Two of [rows, width] -> [rows, width]."""
+        return gate_TF.new_empty(gate_TF.shape) if gate_TF.is_meta else self.function(gate_TF) * up_TF

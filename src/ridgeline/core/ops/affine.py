@@ -1,0 +1,50 @@
+"""Affine: numbers brought from one scale to another, as between a VAE's latents and a denoiser's."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.op import Op
+
+
+class Affine(Op):
+    """multiplier x number + offset in fp32, of numbers that are first brought within `limits`."""
+
+    kind = "elementwise"
+
+    def __init__(
+        self, width: int, multiplier: float, offset: float, *, limits: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.width, self.multiplier, self.offset, self.limits = width, multiplier, offset, limits
+
+    def forward(self, x_PC: Tensor) -> Tensor:
+        """x_PC [rows, width] -> fp32 [rows, width]."""
+        if x_PC.is_meta:
+            return x_PC.new_empty(x_PC.shape, dtype=torch.float32)
+        x_PC = x_PC.float()
+        if self.limits is not None:
+            x_PC = x_PC.clamp(*self.limits)
+        return x_PC * self.multiplier + self.offset
+
+    def cost_of(self, rows: int) -> Cost:
+        """Numbers in and out, as fp32."""
+        elements, each = rows * self.width, 2 if self.limits is None else 4
+        return Cost({"fp32": float(each * elements)}, activation_bytes=8 * elements)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.scale"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return "fp32"
+
+    def signature(self) -> Hashable:
+        return self.width, self.limits is None
+
+    def extra_repr(self) -> str:
+        return f"{self.width}: {self.multiplier:g} x + {self.offset:g}"

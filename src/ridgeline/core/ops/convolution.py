@@ -1,0 +1,85 @@
+"""Convolution along time, with the activation that follows: the front of a speech encoder.
+
+Shapes: E rows, S of each stretch, P positions a row, C channels in, O channels out, K kernel.
+"""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.nonlinearity import ACTIVATIONS
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.stored_module import weight
+
+
+class Convolution(Op):
+    """act(conv(x) + bias) of stretches of equal length, zeros around each. A row holds several positions one after the
+    other, so that what halves them has a row for each of its results, and a row of another op is a row here.
+
+    kernel: odd; as many zeros as leave one result a position go before and after. positions: of a row that come in;
+    stride: of them to a result. stretch: rows of one; kernels never see two.
+    """
+
+    kind = "convolution"
+    FLOPS_PER_ELEMENT = 5  # of the activation, as ActivatedProjections counts
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        dtype: torch.dtype,
+        *,
+        kernel: int,
+        positions: int,
+        stride: int,
+        stretch: int,
+        activation: str = "gelu",
+    ) -> None:
+        super().__init__()
+        assert kernel % 2 == 1
+        assert positions % stride == 0
+        self.inputs, self.outputs, self.kernel_size, self.stretch = inputs, outputs, kernel, stretch
+        self.positions, self.stride = positions, stride
+        self.activation, self.function = activation, ACTIVATIONS[activation]
+        self.weight = weight(outputs, inputs, kernel, dtype=dtype)
+        self.bias = weight(outputs, dtype=dtype)
+
+    @property
+    def results(self) -> int:
+        """Positions of a row that come out."""
+        return self.positions // self.stride
+
+    def forward(self, x_EI: Tensor) -> Tensor:
+        """x_EI [rows, positions x inputs], of whole stretches -> [rows, results x outputs]."""
+        if x_EI.is_meta:
+            return self.weight.new_empty(len(x_EI), self.results * self.outputs)
+        x_BCP = x_EI.to(self.weight.dtype).view(-1, self.stretch * self.positions, self.inputs).transpose(1, 2)
+        y_BOP = functional.conv1d(x_BCP, self.weight, self.bias, self.stride, self.kernel_size // 2)
+        return self.function(y_BOP).transpose(1, 2).reshape(len(x_EI), self.results * self.outputs)
+
+    def cost_of(self, rows: int) -> Cost:
+        """2 x kernel x inputs FLOPs for each channel of each result, the zeros around a stretch counted, as they are
+        multiplied; the weights once, rows in and out."""
+        results = rows * self.results * self.outputs
+        moved = rows * self.positions * self.inputs + results
+        product = Cost(
+            {self.number_format: 2.0 * self.kernel_size * self.inputs * results},
+            weight_bytes=self.stored_bytes(),
+            activation_bytes=moved * self.weight.element_size(),
+        )
+        return product + Cost({"fp32": float(self.FLOPS_PER_ELEMENT * results)})
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return format_of(self.weight.dtype).name
+
+    def signature(self) -> Hashable:
+        return self.inputs, self.outputs, self.kernel_size, self.positions, self.stride, self.weight.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs} -> {self.outputs}, kernel {self.kernel_size}, stride {self.stride}, {self.activation}"

@@ -1,0 +1,44 @@
+"""What ops have in common that take two numbers for each that they give."""
+
+from collections.abc import Hashable
+from typing import ClassVar
+
+import torch
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.op import Op
+
+
+class Elementwise(Op):
+    """Two of [rows, width] -> one, number by number."""
+
+    kind = "elementwise"
+    kernel_name: ClassVar[str]
+    FLOPS_PER_ELEMENT: ClassVar[int]
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width, self.dtype = width, dtype
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two streams in, one out."""
+        elements = rows * self.width
+        return Cost(
+            {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
+        )
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return self.kernel_name
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return format_of(self.dtype).name
+
+    def signature(self) -> Hashable:
+        return self.width, self.dtype
+
+    def extra_repr(self) -> str:
+        return str(self.width)

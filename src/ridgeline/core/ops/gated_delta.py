@@ -1,0 +1,125 @@
+"""The gated delta rule (Yang et al., arXiv:2412.06464): a state is a matrix that answers a key with a value, and each
+position replaces what its key is answered with by a part of its own value.
+
+    S_t = a_t S_(t-1) + k_t u_t,  u_t = b_t (v_t - a_t k_t S_(t-1)),  out_t = q_t S_t
+
+Within a chunk the u of all positions are the solution of a triangular system, the same numbers but for rounding.
+
+Shapes: as in recurrence.py, and G key heads, R value heads for each of them, K and V entries of a key and of a value.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.core.ops.kv_layout import StateSpec
+from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
+from ridgeline.core.ops.shard import WHOLE, Shard
+from ridgeline.core.ops.stored_module import weight
+from ridgeline.core.ops.work import AttentionSum
+
+_EPS = 1e-6  # under the root of a key's length, and of a query's
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSizes:
+    """key_heads: of one rank. share: value heads for each of them. key, value: entries of a head's."""
+
+    key_heads: int
+    share: int
+    key: int
+    value: int
+
+    @property
+    def value_heads(self) -> int:
+        """Of one rank."""
+        return self.key_heads * self.share
+
+
+class GatedDeltaRule(Recurrence):
+    """Queries and keys of length 1 against a state of each value head, which is kept in fp32.
+
+    A_log, dt_bias: of a value head, how fast it forgets: a = exp(-exp(A_log) softplus(x + dt_bias)).
+    """
+
+    unnamed = True
+
+    def __init__(self, layer: int, sizes: DeltaSizes, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
+        numbers = sizes.value_heads * sizes.key * sizes.value
+        super().__init__(layer, StateSpec(numbers, torch.float32), sizes.value_heads * sizes.value, dtype)
+        self.sizes, self._shard = sizes, shard
+        self.A_log = weight(sizes.value_heads, dtype=dtype)
+        self.dt_bias = weight(sizes.value_heads, dtype=dtype)
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """Return this rank's heads of a parameter."""
+        return {name: self._shard.slice(full, 0)}
+
+    def forward(
+        self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
+    ) -> Tensor:
+        """q, k [rows, ...] of G x K numbers, v of G x R x V, and b and a of G x R, head by head: what a position's
+        value counts and how fast it forgets, before their squashing -> [rows, G x R x V]."""
+        return self.run((q_TX, k_TX, v_TX, b_TX, a_TX), kv)
+
+    def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """As Recurrence.advance; in fp32."""
+        s, heads = self.sizes, (*inputs[0].shape[:2], self.sizes.key_heads)
+        q, k, v, b, a = (x.float() for x in inputs)
+        q_BGQK, k_BGQK = (x.reshape(*heads, s.key).transpose(1, 2) for x in (q, k))
+        v_BGQRV = v.reshape(*heads, s.share, s.value).transpose(1, 2)
+        b_BGQR, a_BGQR = (x.reshape(*heads, s.share).transpose(1, 2) for x in (b, a))
+        rate_G1R, bias_G1R = (x.view(s.key_heads, 1, s.share) for x in (self.A_log.float().exp(), self.dt_bias.float()))
+        log_BGQR = -rate_G1R * functional.softplus(a_BGQR + bias_G1R)
+        # A row for each entry of the key, and a column for each of the values of all heads that share it.
+        state_BGKW = state_BN.view(len(state_BN), s.key_heads, s.key, s.share * s.value)
+        out_BGQRV, state_BGKW = in_chunks(
+            _chunk, state_BGKW, (_unit(q_BGQK) / s.key**0.5, _unit(k_BGQK), v_BGQRV, log_BGQR, b_BGQR.sigmoid())
+        )
+        return out_BGQRV.transpose(1, 2).flatten(2).to(self.dtype), state_BGKW.flatten(1)
+
+    def products(self, sums: AttentionSum) -> float:
+        """6 x key x value FLOPs a position and value head: what the state answers to the key and to the query, and what
+        is added to it. Pairs within a chunk: keys with keys before them, and the substitution that follows; queries
+        with keys, and the sum of what these wrote."""
+        s, earlier = self.sizes, sums.pairs - sums.queries
+        across = 6.0 * s.value_heads * s.key * s.value * sums.queries
+        return across + 2.0 * (s.key_heads * s.key + s.value_heads * s.value) * (sums.pairs + earlier)
+
+    @property
+    def row_entries(self) -> int:
+        """As Recurrence.row_entries."""
+        s = self.sizes
+        return 2 * s.key_heads * s.key + s.value_heads * (2 * s.value + 2)
+
+    def signature(self) -> Hashable:
+        return self.sizes, self.dtype
+
+    def extra_repr(self) -> str:
+        s = self.sizes
+        return f"{s.value_heads} states of {s.key} x {s.value}"
+
+
+def _unit(x_xK: Tensor) -> Tensor:
+    """Vectors at length 1."""
+    return x_xK * torch.rsqrt(x_xK.square().sum(dim=-1, keepdim=True) + _EPS)
+
+
+def _chunk(
+    state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, v_BGQRV: Tensor, log_BGQR: Tensor, beta_BGQR: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A chunk of positions. log: of what each leaves of the state. beta: how much of its value counts."""
+    decay_BGRQP = pair_decay(log_BGQR.transpose(2, 3))
+    left_BGQR1 = log_BGQR.cumsum(2).exp()[..., None]  # of the state before the chunk
+    known_BGQRV = left_BGQR1 * (k_BGQK @ state_BGKW).view(v_BGQRV.shape)
+    u_BGRQV = (beta_BGQR[..., None] * (v_BGQRV - known_BGQRV)).transpose(2, 3)
+    if k_BGQK.shape[2] > 1:
+        # Each u has those of earlier positions in it, as far as their keys are alike.
+        system_BGRQP = (
+            beta_BGQR.transpose(2, 3)[..., None] * (k_BGQK @ k_BGQK.transpose(-1, -2))[:, :, None] * decay_BGRQP
+        )
+        u_BGRQV = torch.linalg.solve_triangular(system_BGRQP, u_BGRQV, upper=False, unitriangular=True)
+    return through_state(state_BGKW, q_BGQK, k_BGQK, u_BGRQV, left_BGQR1, decay_BGRQP)

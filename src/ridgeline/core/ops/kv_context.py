@@ -1,0 +1,64 @@
+"""The memory in which a forward keeps what later steps read of its sequences: pages (paged_attention.py), or none.
+
+Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E numbers of a latent.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.attention import Attention, AttentionContext
+from ridgeline.core.ops.latent_attention import LatentAttention, LatentContext
+from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext
+from ridgeline.core.ops.torch_attention import attend_each
+from ridgeline.core.ops.work import ENCODER, FEW, TOKENS, AttentionWork, Segment, Space
+
+
+class KVContext(AttentionContext, LatentContext, RecurrenceContext, Protocol):
+    """The memory of one forward for keys, values and states: pages, or none (`Uncached`)."""
+
+
+class Uncached:
+    """A KVContext that keeps nothing: every segment is a whole sequence, which attends to itself.
+
+    lengths: by space, the rows of each sequence, which lie together.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], lengths: Mapping[Space, Sequence[int]] = MappingProxyType({})
+    ) -> None:
+        """lengths: of sequences in spaces that segments do not tell of (a denoiser's)."""
+        if any(s.q_len != s.kv_len for s in segments):
+            raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
+        self.segments = segments
+        own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
+        self.lengths: Mapping[Space, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend; nothing is stored."""
+        assert k_NKD is not None, "nothing is kept from an earlier step"
+        reach = op.reach
+        seen = reach.keys if reach.kind == "cross" else reach.space
+        return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent."""
+        if q_THD.is_meta:
+            return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
+        one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
+        lengths = list(self.lengths[op.reach.space])
+        return torch.cat(
+            [
+                op.over_segment(q, kept.transpose(0, 1), 0, expanded=one if n == 1 else few if n <= FEW else many)
+                for n, q, kept in zip(lengths, torch.split(q_THD, lengths), torch.split(kept_T1E, lengths), strict=True)
+            ]
+        )
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur, from states of zeros, which are let go."""
+        zeros_1N = inputs[0].new_zeros(1, op.spec.numbers, dtype=op.spec.dtype)
+        each = zip(*(torch.split(x, list(self.lengths[TOKENS])) for x in inputs), strict=True)
+        return torch.cat([op.advance(zeros_1N, *(x[None] for x in own))[0][0] for own in each])

@@ -1,0 +1,92 @@
+"""Matrices of integers as compressed-tensors stores them, packed into words or a byte each.
+
+The tensors are those of its compressors: `weight_packed` int32 [O, I / n], `weight_shape`, and `weight_zero_point`
+int32 [O / n, G] of n integers a word; or `weight` and `weight_zero_point` int8. `weight_scale` [O / rows, G];
+`weight_g_idx` [I]: the group of each input, where groups are not of inputs side by side.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.matrix.packed_words import SIGN_BIT, integers, words_for
+from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
+
+
+class SignedMatrix(PrequantisedMatrix):
+    """Integers of a signed byte each."""
+
+    weight_name, zero_name = "weight", "weight_zero_point"
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As PrequantisedMatrix.layout_names."""
+        zeros = (self.zero_name,) if self.stored.zero_bits else ()
+        return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored.ordered else ()))
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As PrequantisedMatrix.put."""
+        match name:
+            case "weight_scale":
+                return self.put_scales(self._of_scales(full))
+            case self.zero_name:
+                return {"zero": self._of_scales(self.zeros(full)).contiguous()}
+            case "weight_g_idx":
+                check_dtype(full, torch.int32)
+                check_shape(full, self.spec.inputs)
+                unordered = bool((full < 0).any())  # as it is before groups are given inputs
+                return self.put_groups(self.side_by_side() if unordered else full)
+        return self.put_codes(self.of_inputs(self.bytes_of(full)))
+
+    def bytes_of(self, full: Tensor) -> Tensor:
+        """The codes of this rank's outputs, as they are held."""
+        check_dtype(full, torch.int8)
+        check_shape(full, self.spec.outputs, self.spec.inputs)
+        return self.of_outputs(full).contiguous().view(torch.uint8) ^ SIGN_BIT
+
+    def zeros(self, full: Tensor) -> Tensor:
+        """The zeros of all ranks, as they are held: uint8 of the shape of the scales."""
+        check_dtype(full, torch.int8)
+        return full.contiguous().view(torch.uint8) ^ SIGN_BIT
+
+    def _of_scales(self, full: Tensor) -> Tensor:
+        rows = self.stored.block[0]
+        shape = -(-self.spec.outputs // (rows or self.spec.outputs)), self.whole_groups
+        if self.stored.block[1] is None and full.numel() == shape[0]:  # stored with one axis
+            full = full.reshape(shape)
+        check_shape(full, *shape)
+        return self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
+
+
+class PackedMatrix(SignedMatrix):
+    """Unsigned integers in words, the first in the lowest bits: bytes of words are codes as they are held."""
+
+    weight_name = "weight_packed"
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As PrequantisedMatrix.layout_names."""
+        return (*super().layout_names(), "weight_shape")
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As PrequantisedMatrix.put."""
+        if name != "weight_shape":
+            return super().put(name, full)
+        shape = [self.spec.outputs, self.spec.inputs]
+        if full.tolist() != shape:
+            raise ValueError(f"says {full.tolist()}, the config wants {shape}")
+        return {}
+
+    def bytes_of(self, full: Tensor) -> Tensor:
+        """As SignedMatrix.bytes_of."""
+        spec, bits = self.spec, self.stored.bits
+        check_dtype(full, torch.int32)
+        check_shape(full, spec.outputs, words_for(spec.inputs, bits))
+        whole = -(-spec.inputs * bits // 8)
+        return self.of_outputs(full).contiguous().view(torch.uint8)[:, :whole]
+
+    def zeros(self, full: Tensor) -> Tensor:
+        """As SignedMatrix.zeros."""
+        spec, bits = self.spec, self.stored.bits
+        check_dtype(full, torch.int32)
+        check_shape(full, words_for(spec.outputs, bits), self.whole_groups)
+        return integers(full.t(), bits)[:, : spec.outputs].t()

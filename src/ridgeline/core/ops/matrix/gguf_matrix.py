@@ -1,0 +1,252 @@
+"""Matrices in the blocks of GGUF files, which ggml's types are made of (ggml/src/ggml-common.h): taken apart into codes
+and scales as they are loaded, every number the same.
+
+Shapes: O outputs, G groups of inputs, S blocks of 256 inputs, B bytes of a row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.matrix.matrix import MatrixSpec
+from ridgeline.core.ops.matrix.operands import Codes
+from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
+from ridgeline.core.ops.matrix.quantised import packed
+from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.shard import Indivisible
+from ridgeline.core.ops.stored_module import weight
+
+_ROWS = 1 << 22  # bytes of blocks that are taken apart at a time
+
+
+class _Parts(NamedTuple):
+    """Blocks taken apart: codes uint8 [O, I] from 0 on; scale and, where zero has no code, what is added to all numbers
+    of a group [O, G]."""
+
+    codes: Tensor
+    scale: Tensor
+    low: Tensor | None = None
+
+
+def _halves(blocks: Tensor) -> Tensor:
+    """The numbers of fp16 that the last dimension, 2 bytes, is."""
+    return blocks.contiguous().view(torch.float16).squeeze(-1)
+
+
+def _nibbles(blocks: Tensor) -> Tensor:
+    """Bytes [..., n] -> their low halves, then their high ones [..., 2 n]."""
+    return torch.cat((blocks & 15, blocks >> 4), dim=-1)
+
+
+def _q8_0(raw_OB: Tensor) -> _Parts:
+    blocks_OG = raw_OB.reshape(len(raw_OB), -1, 34)
+    return _Parts((blocks_OG[..., 2:] ^ 128).flatten(1), _halves(blocks_OG[..., :2]))
+
+
+def _q4_0(raw_OB: Tensor) -> _Parts:
+    blocks_OG = raw_OB.reshape(len(raw_OB), -1, 18)
+    return _Parts(_nibbles(blocks_OG[..., 2:]).flatten(1), _halves(blocks_OG[..., :2]))
+
+
+def _q4_1(raw_OB: Tensor) -> _Parts:
+    blocks_OG = raw_OB.reshape(len(raw_OB), -1, 20)
+    return _Parts(_nibbles(blocks_OG[..., 4:]).flatten(1), *_scale_and_low(blocks_OG))
+
+
+def _fifths(blocks_OG: Tensor) -> Tensor:
+    """The codes of blocks [O, G, 20]: a bit of each of 32 numbers, the highest, then the four others."""
+    bits = torch.arange(8, dtype=torch.uint8)
+    high = (blocks_OG[..., :4, None] >> bits & 1).flatten(2)
+    return (_nibbles(blocks_OG[..., 4:]) | high << 4).flatten(1)
+
+
+def _q5_0(raw_OB: Tensor) -> _Parts:
+    blocks_OG = raw_OB.reshape(len(raw_OB), -1, 22)
+    return _Parts(_fifths(blocks_OG[..., 2:]), _halves(blocks_OG[..., :2]))
+
+
+def _q5_1(raw_OB: Tensor) -> _Parts:
+    blocks_OG = raw_OB.reshape(len(raw_OB), -1, 24)
+    return _Parts(_fifths(blocks_OG[..., 4:]), *_scale_and_low(blocks_OG))
+
+
+def _scale_and_low(blocks_OG: Tensor) -> tuple[Tensor, Tensor]:
+    """Of q4_1 and q5_1, each in 16 bits."""
+    return _halves(blocks_OG[..., :2]), _halves(blocks_OG[..., 2:4]).float()
+
+
+def _q2_k(raw_OB: Tensor) -> _Parts:
+    """A scale and a minimum of 4 bits in a byte for each 16 numbers."""
+    blocks_OS = raw_OB.reshape(len(raw_OB), -1, 84)
+    scale, low = (
+        (_halves(blocks_OS[..., at : at + 2]).float()[..., None] * own.float()).flatten(1)
+        for at, own in ((80, blocks_OS[..., :16] & 15), (82, blocks_OS[..., :16] >> 4))
+    )
+    return _Parts(_pairs(blocks_OS[..., 16:80]).flatten(1), scale, -low)
+
+
+def _q3_k(raw_OB: Tensor) -> _Parts:
+    """Scales of 6 bits from -32 on: the low four of 16 in halves of 8 bytes, the high two in quarters of 4."""
+    blocks_OS = raw_OB.reshape(len(raw_OB), -1, 110)
+    high = torch.cat([blocks_OS[..., :32] >> bit & 1 for bit in range(8)], dim=-1)
+    above = torch.cat([blocks_OS[..., 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)
+    scales = (_nibbles(blocks_OS[..., 96:104]) | above << 4).float() - 32
+    scale = _halves(blocks_OS[..., 108:]).float()[..., None] * scales
+    return _Parts((_pairs(blocks_OS[..., 32:96]) | high << 2).flatten(1), scale.flatten(1))
+
+
+def _pairs(blocks_OS: Tensor) -> Tensor:
+    """Bytes [O, S, 64] -> their numbers of 2 bits [O, S, 256]: of each 32 bytes the lowest, and so on."""
+    halves = blocks_OS.reshape(*blocks_OS.shape[:2], 2, 32)
+    return torch.cat([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).flatten(2)
+
+
+def _q4_k(raw_OB: Tensor) -> _Parts:
+    blocks_OS = raw_OB.reshape(len(raw_OB), -1, 144)
+    return _Parts(_in_groups(blocks_OS[..., 16:]).flatten(1), *_scales_and_lows(blocks_OS))
+
+
+def _q5_k(raw_OB: Tensor) -> _Parts:
+    """As q4_k, with the highest bit of the numbers 32 apart in one byte."""
+    blocks_OS = raw_OB.reshape(len(raw_OB), -1, 176)
+    high = torch.cat([blocks_OS[..., 16:48] >> bit & 1 for bit in range(8)], dim=-1)
+    return _Parts((_in_groups(blocks_OS[..., 48:]) | high << 4).flatten(1), *_scales_and_lows(blocks_OS))
+
+
+def _in_groups(blocks_OS: Tensor) -> Tensor:
+    """Bytes [O, S, 128] -> their halves [O, S, 256]: of each 32 bytes the low ones, then the high ones."""
+    return _nibbles(blocks_OS.reshape(*blocks_OS.shape[:2], 4, 32)).flatten(2)
+
+
+def _scales_and_lows(blocks_OS: Tensor) -> tuple[Tensor, Tensor]:
+    """Of q4_k and q5_k. Scales and minima of 6 bits: of the first four groups each in a byte of its own, whose two
+    highest bits are those of the other four's, which have their other bits in halves of the last four bytes."""
+    first, second, rest = blocks_OS[..., 4:8], blocks_OS[..., 8:12], blocks_OS[..., 12:16]
+    scales_OS8 = torch.cat((first & 63, (rest & 15) | (first >> 6 << 4)), dim=-1)
+    minima_OS8 = torch.cat((second & 63, (rest >> 4) | (second >> 6 << 4)), dim=-1)
+    scale, low = (
+        (_halves(blocks_OS[..., at : at + 2]).float()[..., None] * own.float()).flatten(1)
+        for at, own in ((0, scales_OS8), (2, minima_OS8))
+    )
+    return scale, -low
+
+
+def _q6_k(raw_OB: Tensor) -> _Parts:
+    """Of each 128 numbers the low four bits in 64 bytes, the numbers 64 apart in one, and the high two in 32."""
+    blocks_OS = raw_OB.reshape(len(raw_OB), -1, 210)
+    shape = blocks_OS.shape[:2]
+    low = _nibbles(blocks_OS[..., :128].reshape(*shape, 2, 64)).view(*shape, 2, 4, 32)
+    high = blocks_OS[..., 128:192].reshape(*shape, 2, 1, 32)
+    high = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], dim=3)
+    scales = blocks_OS[..., 192:208].contiguous().view(torch.int8).float()
+    scale = _halves(blocks_OS[..., 208:]).float()[..., None] * scales
+    return _Parts((low | high << 4).flatten(1), scale.flatten(1))
+
+
+class _Type(NamedTuple):
+    """Of a type the numbers and the bytes of a block, of what size groups are and codes are held as, what takes blocks
+    apart, and the code of zero; None where each group has something added instead."""
+
+    bits: int
+    numbers: int
+    nbytes: int
+    group: int
+    code: str
+    apart: Callable[[Tensor], _Parts]
+    zero: int | None
+
+    def stored(self, layout: str) -> WeightFormat:
+        """Numbers of so many bits; what a block has beside them is scales."""
+        scales = (8 * self.nbytes - self.bits * self.numbers) / (self.numbers // self.group)
+        return WeightFormat(layout.lower(), self.bits, (1, self.group), scales, code=self.code, layout=layout)
+
+
+_TYPES: Mapping[str, _Type] = MappingProxyType(
+    {
+        "Q8_0": _Type(8, 32, 34, 32, "int8", _q8_0, 128),
+        "Q4_0": _Type(4, 32, 18, 32, "int4", _q4_0, 8),
+        "Q4_1": _Type(4, 32, 20, 32, "int4", _q4_1, None),
+        "Q5_0": _Type(5, 32, 22, 32, "int8", _q5_0, 16),
+        "Q5_1": _Type(5, 32, 24, 32, "int8", _q5_1, None),
+        "Q2_K": _Type(2, 256, 84, 16, "int4", _q2_k, None),
+        "Q3_K": _Type(3, 256, 110, 16, "int4", _q3_k, 4),
+        "Q4_K": _Type(4, 256, 144, 32, "int4", _q4_k, None),
+        "Q5_K": _Type(5, 256, 176, 32, "int8", _q5_k, None),
+        "Q6_K": _Type(6, 256, 210, 16, "int8", _q6_k, 32),
+    }
+)
+BLOCKS: Mapping[str, WeightFormat] = MappingProxyType({name: own.stored(name) for name, own in _TYPES.items()})
+"""The types that are read, by ggml's names."""
+
+
+class GGUFMatrix(PrequantisedMatrix):
+    """`weight` in blocks, as bytes [O, B].
+
+    Scales are held as the numbers that they are: those of 16 bits as they are stored, those that are products in fp32,
+    which has all their digits, and so has `low`, what is added to the numbers of a group.
+    """
+
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
+        super().__init__(spec, stored)
+        self.low = weight(*self.scale.shape, dtype=torch.float32) if self._type.zero is None else None
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As PrequantisedMatrix.layout_names."""
+        return ("weight",)
+
+    @property
+    def _type(self) -> _Type:
+        return _TYPES[self.stored.layout]
+
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """As QuantisedMatrix.scale_dtype."""
+        return torch.float32 if self.stored.layout.endswith("_K") else torch.float16
+
+    @property
+    def rounds_units(self) -> bool:
+        """As QuantisedMatrix.rounds_units: in any dtype, as ggml multiplies its types (ggml-cpu.c, vec_dot_type)."""
+        return True
+
+    @property
+    def _codes(self) -> Codes:
+        return replace(super()._codes, zeros_OG=float(self._type.zero or 0), lows_OG=self.low)
+
+    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+        """As QuantisedMatrix.drawn; what is added to all numbers of a group makes the middle code zero."""
+        made = super().drawn(block)
+        return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As PrequantisedMatrix.put: blocks are taken apart."""
+        check_dtype(full, torch.uint8)
+        check_shape(full, self.spec.outputs, self.spec.inputs // self._type.numbers * self._type.nbytes)
+        codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored.layout)
+        if not torch.isfinite(scale).all() or not (low is None or torch.isfinite(low).all()):
+            raise ValueError("has scales that are NaN or infinity; the file is broken, fetch it again")
+        taken = {"codes": packed(codes, self.kind), "scale": scale}
+        return taken if low is None else {**taken, "low": low}
+
+    def refuse_division(self) -> None:
+        """As Stored.refuse_division, of blocks that are longer than a group."""
+        super().refuse_division()
+        spec, numbers = self.spec, self._type.numbers
+        if spec.split == "row" and self.inputs % numbers:
+            raise Indivisible(
+                f"weights stored as {self.stored.name} do not divide over {spec.shard.size} devices without cutting "
+                f"blocks of {numbers} ({spec.inputs} inputs); give --devices 1"
+            )
+
+
+def taken_apart(raw_OB: Tensor, layout: str) -> _Parts:
+    """Rows of blocks of a type, uint8 [O, B], taken apart."""
+    own = _TYPES[layout].apart
+    pieces = [own(piece) for piece in torch.split(raw_OB, max(1, _ROWS // raw_OB.shape[1]))]
+    codes, scale, low = (None if column[0] is None else torch.cat(column) for column in zip(*pieces, strict=True))
+    assert codes is not None
+    assert scale is not None
+    return _Parts(codes, scale, low)

@@ -1,0 +1,45 @@
+"""A text with padding behind it, as encoders of pipelines that draw are given it."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.torch_attention import attend_segment
+from ridgeline.core.ops.work import CAUSAL, FULL, LOGITS, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Work
+
+
+class Padded(Uncached):
+    """A KVContext of one text that is padded and keeps nothing: its tokens see what the op lets them see, padding sees
+    all of the text and no padding, itself neither. So do references that mask padding, and have its states read."""
+
+    def __init__(self, text: int, rows: int) -> None:
+        """text: rows that are no padding; they are the first of all `rows`."""
+        assert 0 < text <= rows
+        super().__init__([Segment(rows, rows)])
+        self.text = text
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend, of an op without a window."""
+        assert op.reach.kind == "causal", "padding of a text that looks both ways is another thing"
+        assert k_NKD is not None, "nothing is kept from an earlier step"
+        assert v_NKW is not None, "latents are not padded"
+        if q_THD.is_meta or self.text == len(q_THD):
+            return super().attend(op, q_THD, k_NKD, v_NKW)
+        k_KLD, v_KLW = k_NKD[: self.text].transpose(0, 1), v_NKW[: self.text].transpose(0, 1)
+        own_THW = attend_segment(op, q_THD[: self.text], k_KLD, v_KLW)
+        padding_THW = attend_segment(op, q_THD[self.text :], k_KLD, v_KLW, reach=FULL)
+        return torch.cat([own_THW, padding_THW])
+
+
+def padded_work(reaches: Iterable[Reach], text: int, rows: int) -> Work:
+    """A step over one text of so many tokens, padded to `rows`, all of whose states are wanted, in a model whose layers
+    have these reaches: what Padded runs, and Uncached where there is no padding."""
+    if text == rows:
+        return Work.of([Segment(rows, rows)], reaches, rows)
+    assert set(reaches) == {CAUSAL}, "padding of a text that looks both ways is another thing"
+    padding = rows - text
+    parts = (Segment(text, text).attention(CAUSAL), AttentionSum(1, padding, padding * text, text, padding))
+    return Work({TOKENS: rows, LOGITS: rows}, 1, {CAUSAL: AttentionWork.of(parts)})

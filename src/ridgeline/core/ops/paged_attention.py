@@ -1,0 +1,218 @@
+"""Attention over paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
+
+Shapes as in attention.py and batch.py, and P pages, S positions a page. Keys and values that are stored as codes are
+read as such by the step that writes them too, so that a sequence's results do not depend on where its chunks end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.forward_batch import Batch, Tables
+from ridgeline.core.ops.kv_context import KVContext
+from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.core.ops.layer_pages import LayerPages
+from ridgeline.core.ops.paged_state import StateGroup, StatePages
+from ridgeline.core.ops.recurrence import Recurrence
+from ridgeline.core.ops.torch_attention import attend_each, attend_padded, attend_segment, value_of, visible
+from ridgeline.core.ops.work import ENCODER, FEW
+
+
+@dataclass(frozen=True, slots=True)
+class PagedDecode:
+    """Sequences with one query each, whose tables are padded to one length.
+
+    rows_B: their rows in the step. pages_BP: the pages that hold what they see. distance_BL, visible_BL: how far each
+    gathered position is from the query (int64), and whether the query sees it.
+    """
+
+    rows_B: Tensor
+    pages_BP: Tensor
+    distance_BL: Tensor
+    visible_BL: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSegment:
+    """A sequence with several queries, which are the step's rows [start, stop): over `keys` positions in `pages_1P`
+    from position `first` on.
+
+    `pages_1P` is None where all it sees is new: then nothing needs to be gathered.
+    """
+
+    start: int
+    stop: int
+    keys: int
+    first: int
+    pages_1P: Tensor | None
+
+
+class PagedGroup:
+    """A step as the layers of one KV group see it: made once, used by each of them."""
+
+    def __init__(self, spec: KVSpec, page_size: int, batch: Batch, tables: Tables) -> None:
+        self.slots_N, self.device = tables.slots_N, tables.slots_N.device
+        self.spec, self.page_size, self.tables = spec, page_size, tables
+        self.lengths = batch.lengths if spec.grows else batch.encoded
+        decodes: dict[int, list[tuple[int, int]]] = {}
+        self.segments: list[PagedSegment] = []
+        for sequence, (start, stop) in enumerate(pairwise(batch.tokens.starts)):
+            if stop - start == 1:
+                decodes.setdefault(self._bucket(self.lengths[sequence]), []).append((sequence, start))
+            else:
+                new = spec.grows and stop - start == self.lengths[sequence]
+                self.segments.append(self._segment(sequence, start, stop, new=new))
+        self.decodes = [self._decode(*zip(*bucket, strict=True)) for bucket in decodes.values()]
+
+    def _bucket(self, length: int) -> int:
+        """Decoding sequences of about one length share a call: what pads the shorter ones is at most half of it."""
+        seen = length - self.spec.first_seen(length - 1)
+        return (seen // self.page_size).bit_length()
+
+    def _segment(self, sequence: int, start: int, stop: int, *, new: bool) -> PagedSegment:
+        if new:
+            return PagedSegment(start, stop, stop - start, 0, None)
+        first, pages = self.tables.first[sequence], self.tables.pages[sequence]
+        pages_1P = torch.tensor([pages], device=self.device)
+        return PagedSegment(start, stop, self.lengths[sequence] - first, first, pages_1P)
+
+    def _decode(self, sequences: Sequence[int], rows: Sequence[int]) -> PagedDecode:
+        pages = [self.tables.pages[sequence] for sequence in sequences]
+        width = max(map(len, pages))
+        padded = [[*own, *[NULL_PAGE] * (width - len(own))] for own in pages]
+        first_B1 = torch.tensor([[self.tables.first[sequence]] for sequence in sequences], device=self.device)
+        last_B1 = torch.tensor([[self.lengths[sequence] - 1] for sequence in sequences], device=self.device)
+        position_BL = first_B1 + torch.arange(width * self.page_size, device=self.device)
+        return PagedDecode(
+            torch.tensor(rows, device=self.device),
+            torch.tensor(padded, device=self.device),
+            position_BL - last_B1,
+            visible(self.spec.reach, last_B1, position_BL) & (position_BL <= last_B1),
+        )
+
+
+class Pages:
+    """The pages of a model's layers, made once for a KV store. PyTorch attends over them, unless a backend's own class
+    does."""
+
+    def __init__(
+        self,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        """layers, states: what the layers of the model keep, by their places."""
+        self.layers, self.groups, self.states = layers, groups, states
+
+    def context(self, batch: Batch) -> KVContext:
+        """Return the KVContext of a step, which it may have made for the same batch before."""
+        return self.paged(batch)
+
+    def paged(self, batch: Batch) -> "PagedKV":
+        """Return the KVContext of a step in which PyTorch attends."""
+        return PagedKV(self.layers, self.groups, batch, self.states)
+
+
+class PartialKV:
+    """The base of a KVContext over pages by the kernels of a backend: PyTorch's `PagedKV` does what they do not."""
+
+    def __init__(self, pages: Pages, batch: Batch | None) -> None:
+        """batch: the step's; None for a step that is replayed, in which PyTorch does nothing."""
+        self._pages, self._own_batch = pages, batch
+        self._others: PagedKV | None = None
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent, in PyTorch."""
+        return self._in_torch().attend_latent(op, q_THD, kept_T1E)
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur, in PyTorch."""
+        return self._in_torch().recur(op, inputs)
+
+    def _in_torch(self) -> "PagedKV":
+        if self._others is None:
+            self._others = self._pages.paged(self._batch())
+        return self._others
+
+    def _batch(self) -> Batch:
+        assert self._own_batch is not None, "a step in which torch attends is not replayed"
+        return self._own_batch
+
+
+class PagedKV:
+    """A KVContext over pages: writes a step's K and V to their slots, reads each sequence through its table."""
+
+    def __init__(
+        self,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        batch: Batch,
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        """layers, states: what the layers of the model keep, by their places."""
+        self.layers, self.batch, self.states = layers, batch, states
+        self.views = {
+            index: PagedGroup(group.spec, group.page_size, batch, tables)
+            for index, (group, tables) in enumerate(zip(groups, batch.tables, strict=True))
+            if isinstance(group.spec, KVSpec)
+        }
+        held = {store.group for store in states.values()}
+        self.state_views = {index: StateGroup(batch, batch.tables[index]) for index in held}
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend."""
+        if not op.spec.kept:
+            assert k_NKD is not None, "what is not kept is all there"
+            counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
+            return attend_each(op, q_THD, k_NKD, v_NKW, counts, counts)
+        store, scales = self.layers[op.layer], op.kv_scales
+        view = self.views[store.group]
+        if k_NKD is not None:
+            k_NKD, v_NKW = store.write(view.slots_N, k_NKD, v_NKW, scales)
+        out_THW = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], op.value_dim)
+        for decode in view.decodes:
+            k_KBLD, v_KBLW = store.gather(decode.pages_BP, scales)
+            out_THW[decode.rows_B] = attend_padded(
+                op, q_THD[decode.rows_B], k_KBLD, value_of(op, k_KBLD, v_KBLW), decode.distance_BL, decode.visible_BL
+            )
+        for s in view.segments:
+            if s.pages_1P is None:
+                assert k_NKD is not None, "new positions have keys"
+                k_KLD = k_NKD[s.start : s.stop].transpose(0, 1)
+                v_KLW = None if v_NKW is None else v_NKW[s.start : s.stop].transpose(0, 1)
+            else:
+                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P, scales))
+            out_THW[s.start : s.stop] = attend_segment(
+                op, q_THD[s.start : s.stop], k_KLD, value_of(op, k_KLD, v_KLW), s.first
+            )
+        return out_THW
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent."""
+        store = self.layers[op.layer]
+        view = self.views[store.group]
+        kept_T1E, _ = store.write(view.slots_N, kept_T1E, None)
+        one, few, many = op.expanded(self.batch.attention(op.reach))
+        out_THW = q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
+        for d in view.decodes:
+            kept_1BLE, _ = store.gather(d.pages_BP)
+            out_THW[d.rows_B] = op.over_padded(q_THD[d.rows_B], kept_1BLE, d.distance_BL, d.visible_BL, expanded=one)
+        for s in view.segments:
+            if s.pages_1P is None:
+                kept_1LE = kept_T1E[s.start : s.stop].transpose(0, 1)
+            else:
+                kept_1LE = store.gather(s.pages_1P)[0][:, 0, : s.keys]
+            expanded = few if s.stop - s.start <= FEW else many
+            out_THW[s.start : s.stop] = op.over_segment(q_THD[s.start : s.stop], kept_1LE, s.first, expanded=expanded)
+        return out_THW
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur."""
+        store = self.states[op.layer]
+        return self.state_views[store.group].recur(op, store.numbers, inputs)

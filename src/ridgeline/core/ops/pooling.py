@@ -1,0 +1,98 @@
+"""Pooling: from the hidden states of a text to one vector, and its length made 1.
+
+Shapes: T rows of a step, R sequences, D hidden.
+"""
+
+from collections.abc import Hashable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.op import Op
+
+PoolingMode = Literal["cls", "mean", "max", "last"]
+MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+
+
+class Pooling(Op):
+    """The states of whole sequences, one after the other in the rows, become one each: that of the first position
+    (cls), of the last, the mean of all (in fp32), or the largest of each entry."""
+
+    kind = "pool"
+
+    def __init__(self, mode: PoolingMode, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.mode, self.width, self.dtype = mode, width, dtype
+
+    def forward(self, x_TD: Tensor, ends_R: Tensor) -> Tensor:
+        """x_TD [rows, hidden], ends_R int64: the last row of each sequence -> [R, hidden]."""
+        if x_TD.is_meta:
+            return x_TD.new_empty(len(ends_R), self.width)
+        if self.mode == "last":
+            return x_TD[ends_R]
+        starts_R = torch.cat([ends_R.new_zeros(1), ends_R[:-1] + 1])
+        if self.mode == "cls":
+            return x_TD[starts_R]
+        of_T = torch.repeat_interleave(torch.arange(len(ends_R), device=x_TD.device), ends_R - starts_R + 1)
+        sums_RD = torch.zeros(len(ends_R), self.width, device=x_TD.device)
+        if self.mode == "max":
+            of_TD = of_T[:, None].expand_as(x_TD)
+            return sums_RD.scatter_reduce_(0, of_TD, x_TD.float(), "amax", include_self=False).to(x_TD.dtype)
+        sums_RD.index_add_(0, of_T, x_TD.float())
+        return (sums_RD / (ends_R - starts_R + 1)[:, None]).to(x_TD.dtype)
+
+    def cost_of(self, rows: int) -> Cost:
+        """Every row read; the mean and the largest look at every entry."""
+        elements = rows * self.width
+        looked_at = elements if self.mode in ("mean", "max") else 0
+        return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.pool"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return format_of(self.dtype).name
+
+    def signature(self) -> Hashable:
+        return self.mode, self.width, self.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.mode} of {self.width}"
+
+
+class Normalise(Op):
+    """x / |x|, in fp32: a product of two such vectors is their cosine."""
+
+    kind = "elementwise"
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width, self.dtype = width, dtype
+
+    def forward(self, x_RD: Tensor) -> Tensor:
+        """x_RD [R, width] -> fp32 [R, width]."""
+        return x_RD.float() if x_RD.is_meta else functional.normalize(x_RD.float(), dim=-1)
+
+    def cost_of(self, rows: int) -> Cost:
+        """A square, a sum and a division of each entry; it comes in the model's dtype and leaves in fp32."""
+        elements = rows * self.width
+        return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.normalise"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return "fp32"
+
+    def signature(self) -> Hashable:
+        return self.width, self.dtype

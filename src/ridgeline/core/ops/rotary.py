@@ -1,0 +1,233 @@
+"""Rotary position embedding (Su et al., arXiv:2104.09864) and the scalings that stretch its context.
+
+Shapes: T rows of a step, H pairs of entries.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.op import Op, OpBackend
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Position interpolation: positions / factor (Chen et al., arXiv:2306.15595)."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3:
+    """Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1's reference code)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """NTK-by-parts interpolation and an attention temperature (Peng et al., arXiv:2309.00071)."""
+
+    factor: float
+    original_context: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """A divisor for each frequency, and an attention temperature (Ding et al., arXiv:2402.13753).
+
+    factors: dim / 2 of them. magnitude: what cos and sin are multiplied with.
+    """
+
+    factors: tuple[float, ...]
+    magnitude: float
+
+
+Scaling = LinearScaling | Llama3 | Yarn | LongRope
+Angles = tuple[Tensor, ...]
+"""cos and sin of each row's position, each fp32 [rows, 1, dim / 2]; and where queries are scaled by their position, by
+how much, fp32 [rows, 1, 1] (`core/ops/query_scale.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotation of the first `dim` entries of each head with base `theta`.
+
+    interleaved: whether the pairs that turn are neighbours (DeepSeek, GLM, Cohere), not entries half of `dim` apart.
+    """
+
+    dim: int
+    theta: float
+    scaling: Scaling | None = None
+    interleaved: bool = False
+
+    def frequencies(self) -> Tensor:
+        """Radians a position for each pair of entries, fp32 [dim / 2]."""
+        exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device="cpu") / self.dim
+        inverse = 1.0 / self.theta**exponents
+        match self.scaling:
+            case None:
+                return inverse
+            case LinearScaling(factor):
+                return inverse / factor
+            case Llama3() as scaling:
+                return _llama3(inverse, scaling)
+            case Yarn() as scaling:
+                return _yarn(inverse, scaling, self)
+            case LongRope(factors):
+                return inverse / torch.tensor(factors, dtype=torch.float32, device="cpu")
+
+    @property
+    def magnitude(self) -> float:
+        """What YaRN and LongRoPE multiply cos and sin with; 1 for every other scaling."""
+        if isinstance(self.scaling, LongRope):
+            return self.scaling.magnitude
+        if not isinstance(self.scaling, Yarn):
+            return 1.0
+        if self.scaling.attention_factor is not None:
+            return self.scaling.attention_factor
+        return 0.1 * math.log(self.scaling.factor) + 1.0 if self.scaling.factor > 1 else 1.0
+
+
+def _llama3(inverse: Tensor, s: Llama3) -> Tensor:
+    wavelength = 2 * math.pi / inverse
+    ramp = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+    keep = ramp.clamp(0, 1)
+    return keep * inverse + (1 - keep) * inverse / s.factor
+
+
+def _yarn(inverse: Tensor, s: Yarn, rope: Rope) -> Tensor:
+    def dim_of(rotations: float) -> float:
+        """The (fractional) pair that makes this many turns over the original context."""
+        return rope.dim * math.log(s.original_context / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dim_of(s.beta_fast), dim_of(s.beta_slow)
+    if s.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    span = (high - low) or 1e-3  # the reference's way around a ramp of no width
+    interpolate = ((torch.arange(rope.dim // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
+    return inverse / s.factor * interpolate + inverse * (1 - interpolate)
+
+
+class RotaryBackend(OpBackend):
+    """The part of a backend that rotary tables call, in PyTorch."""
+
+    def angles(self, op: "RotaryTable", positions_T: Tensor) -> Angles:
+        """Return cos and sin of the angles of int64 positions: each fp32 [T, 1, dim / 2]."""
+        return op.computed(positions_T)
+
+
+class RotaryTable(Op):
+    """cos and sin of the positions of a step, once for all layers."""
+
+    kind = "elementwise"
+    backend: RotaryBackend = RotaryBackend()
+    frequencies: Tensor
+
+    def __init__(self, rope: Rope) -> None:
+        super().__init__()
+        self.rope = rope
+        self.register_buffer("frequencies", rope.frequencies(), persistent=False)  # computed, not loaded
+
+    def forward(self, positions_T: Tensor) -> Angles:
+        """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""
+        if positions_T.is_meta:
+            angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
+            return angle_T1H, angle_T1H
+        return self.backend.angles(self, positions_T)
+
+    def computed(self, positions_T: Tensor) -> Angles:
+        """As `forward`, in PyTorch."""
+        angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
+        return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two operations for each cosine and each sine, which are written in fp32."""
+        elements = rows * self.rope.dim
+        return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.angles"
+
+    def signature(self) -> Hashable:
+        return self.rope
+
+    def extra_repr(self) -> str:
+        return f"{self.rope.dim}, theta {self.rope.theta:g}"
+
+
+class AxialRotaryTable(Op):
+    """cos and sin of positions with several coordinates, once for all layers: each turns entries of its own (Heo et
+    al., arXiv:2403.13298, the axial form), by the frequencies of a Rope as wide as these are."""
+
+    kind = "elementwise"
+    frequencies: Tensor
+    axis: Tensor
+
+    def __init__(self, axes: Sequence[int], theta: float) -> None:
+        """axes: how many entries each coordinate turns, an even number; together as many as a head has."""
+        super().__init__()
+        self.axes, self.theta = tuple(axes), theta
+        # In float64, because a picture's coordinates come after its text's: where angles are large, fp32 loses digits.
+        exponents = [torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width for width in axes]
+        pairs = torch.tensor([width // 2 for width in axes], device="cpu")
+        self.register_buffer("frequencies", 1.0 / theta ** torch.cat(exponents), persistent=False)
+        self.register_buffer("axis", torch.arange(len(axes), device="cpu").repeat_interleave(pairs), persistent=False)
+
+    def forward(self, positions_TA: Tensor) -> Angles:
+        """positions_TA int64 [rows, coordinates] -> cos, sin, each fp32 [rows, 1, entries / 2]."""
+        if positions_TA.is_meta:
+            angle_T1H = positions_TA.new_empty(len(positions_TA), 1, len(self.axis), dtype=torch.float32)
+            return angle_T1H, angle_T1H
+        own_TH = positions_TA.index_select(1, self.axis.to(positions_TA.device))
+        angles_TH = (own_TH * self.frequencies.to(positions_TA.device)).float()
+        return angles_TH[:, None].cos(), angles_TH[:, None].sin()
+
+    def cost_of(self, rows: int) -> Cost:
+        elements = rows * sum(self.axes)
+        return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.angles"
+
+    def signature(self) -> Hashable:
+        return self.axes, self.theta
+
+    def extra_repr(self) -> str:
+        return f"{' + '.join(map(str, self.axes))}, theta {self.theta:g}"
+
+
+def rotate(x_THD: Tensor, angles: Angles, start: int = 0, *, interleaved: bool = False) -> Tensor:
+    """Turn entries of each head, from `start` on, by their position's angles, in fp32; pairs as of Rope.
+
+    x_THD [rows, heads, D], angles [rows, 1, dim / 2] with start + dim at most D -> [rows, heads, D].
+    """
+    if x_THD.is_meta:
+        return x_THD.new_empty(x_THD.shape)
+    cos, sin = angles[:2]
+    half = cos.shape[-1]
+    stop = start + 2 * half
+    turned = x_THD[..., start:stop].float()
+    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else torch.split(turned, half, dim=-1)
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    if interleaved:
+        parts = [torch.stack(parts, dim=-1).flatten(-2)]
+    if start:
+        parts.insert(0, x_THD[..., :start].float())
+    if stop < x_THD.shape[-1]:
+        parts.append(x_THD[..., stop:].float())
+    return torch.cat(parts, dim=-1).to(x_THD.dtype)

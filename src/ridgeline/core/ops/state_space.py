@@ -1,0 +1,110 @@
+"""Mamba-2's state space (Dao and Gu, arXiv:2405.21060): a state fades as a whole, and each position adds the product of
+a vector and what it brings.
+
+    S_t = a_t S_(t-1) + B_t (d_t x_t),  out_t = C_t S_t + D x_t,  a_t = exp(-exp(A_log) d_t)
+
+Shapes: as in recurrence.py, and G groups of heads that share B and C, R heads of each, P entries of a head, N rows of a
+state.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.core.ops.kv_layout import StateSpec
+from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
+from ridgeline.core.ops.shard import WHOLE, Shard
+from ridgeline.core.ops.stored_module import weight
+from ridgeline.core.ops.work import AttentionSum
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceSizes:
+    """groups: of one rank. share: heads of each. head: entries of a head. state: rows of its state."""
+
+    groups: int
+    share: int
+    head: int
+    state: int
+
+    @property
+    def heads(self) -> int:
+        """Of one rank."""
+        return self.groups * self.share
+
+
+class StateSpace(Recurrence):
+    """The scan of a Mamba-2 layer; its states are kept in fp32.
+
+    A_log, dt_bias, D: of a head: how fast it fades, what is added to a position's step, what passes beside the state.
+    """
+
+    unnamed = True
+
+    def __init__(
+        self, layer: int, sizes: StateSpaceSizes, dtype: torch.dtype, least: float, shard: Shard = WHOLE
+    ) -> None:
+        """least: the smallest step."""
+        numbers = sizes.heads * sizes.head * sizes.state
+        super().__init__(layer, StateSpec(numbers, torch.float32), sizes.heads * sizes.head, dtype)
+        self.sizes, self.least, self._shard = sizes, least, shard
+        self.A_log = weight(sizes.heads, dtype=dtype)
+        self.dt_bias = weight(sizes.heads, dtype=dtype)
+        self.D = weight(sizes.heads, dtype=dtype)
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """Return this rank's heads of a parameter."""
+        return {name: self._shard.slice(full, 0)}
+
+    def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
+        """x [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
+        [rows, G x R x P]."""
+        return self.run((x_TX, b_TX, c_TX, step_TX), kv)
+
+    def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """As Recurrence.advance; in fp32."""
+        s, groups = self.sizes, (*inputs[0].shape[:2], self.sizes.groups)
+        x, b, c, step = (each.float() for each in inputs)
+        x_BGQRP = x.reshape(*groups, s.share, s.head).transpose(1, 2)
+        b_BGQN, c_BGQN = (each.reshape(*groups, s.state).transpose(1, 2) for each in (b, c))
+        rate_G1R, bias_G1R, beside_G1R = (
+            each.view(s.groups, 1, s.share) for each in (self.A_log.float().exp(), self.dt_bias.float(), self.D.float())
+        )
+        step_BGQR = step.reshape(*groups, s.share).transpose(1, 2)
+        step_BGQR = functional.softplus(step_BGQR + bias_G1R).clamp(min=self.least)
+        state_BGNW = state_BN.view(len(state_BN), s.groups, s.state, s.share * s.head)
+        brought_BGQRP = step_BGQR[..., None] * x_BGQRP
+        out_BGQRP, state_BGNW = in_chunks(_chunk, state_BGNW, (c_BGQN, b_BGQN, brought_BGQRP, -rate_G1R * step_BGQR))
+        out_BGQRP = out_BGQRP + beside_G1R[..., None] * x_BGQRP
+        return out_BGQRP.transpose(1, 2).flatten(2).to(self.dtype), state_BGNW.flatten(1)
+
+    def products(self, sums: AttentionSum) -> float:
+        """4 x head x state FLOPs a position and head: what is added to the state, and what it answers. Pairs within a
+        chunk: C with B of a group, and the sum of what was brought to each head."""
+        s = self.sizes
+        across = 4.0 * s.heads * s.head * s.state * sums.queries
+        return across + 2.0 * (s.groups * s.state + s.heads * s.head) * sums.pairs
+
+    @property
+    def row_entries(self) -> int:
+        """As Recurrence.row_entries."""
+        s = self.sizes
+        return 2 * s.heads * s.head + 2 * s.groups * s.state + s.heads
+
+    def signature(self) -> Hashable:
+        return self.sizes, self.dtype
+
+    def extra_repr(self) -> str:
+        s = self.sizes
+        return f"{s.heads} states of {s.state} x {s.head}"
+
+
+def _chunk(
+    state_BGNW: Tensor, c_BGQN: Tensor, b_BGQN: Tensor, brought_BGQRP: Tensor, log_BGQR: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A chunk of positions. log: of what each leaves of the state before it."""
+    left_BGQR1, decay_BGRQS = log_BGQR.cumsum(2).exp()[..., None], pair_decay(log_BGQR.transpose(2, 3))
+    return through_state(state_BGNW, c_BGQN, b_BGQN, brought_BGQRP.transpose(2, 3), left_BGQR1, decay_BGRQS)

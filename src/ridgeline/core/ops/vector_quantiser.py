@@ -1,0 +1,64 @@
+"""NearestCode: which row of a codebook is nearest to a vector (van den Oord et al., arXiv:1711.00937).
+
+Shapes: P vectors, N codes, C numbers of each.
+"""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.stored_module import weight
+
+BLOCK = 1024
+"""Vectors whose distances to all codes are in memory at a time."""
+
+
+class NearestCode(Op):
+    """argmin over n of |x - code n|^2, in fp32. |x|^2 is the same for all codes and left out."""
+
+    kind = "quantise"
+
+    def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.entries, self.width = entries, width
+        self.weight = weight(entries, width, dtype=dtype)
+
+    def forward(self, x_PC: Tensor) -> Tensor:
+        """x_PC [vectors, width] -> int64 [vectors]; of codes equally near the first."""
+        if x_PC.is_meta:
+            return x_PC.new_empty(len(x_PC), dtype=torch.int64)
+        codes_NC = self.weight.float()
+        squares_N = codes_NC.square().sum(dim=1)
+        nearest = [
+            torch.addmm(squares_N, block_PC, codes_NC.t(), alpha=-2).argmin(dim=1)
+            for block_PC in torch.split(x_PC.float(), BLOCK)
+        ]
+        return torch.cat(nearest)
+
+    def product_flops(self, rows: int) -> float:
+        """Of the products of vectors and codes."""
+        return 2.0 * rows * self.entries * self.width
+
+    def cost_of(self, rows: int) -> Cost:
+        """The products, a sum and a comparison of each; codes once, vectors in, ids out."""
+        each = 2.0 * rows * self.entries + 2.0 * self.entries * self.width
+        moved = rows * (self.width * self.weight.element_size() + 8)
+        return Cost({"fp32": self.product_flops(rows) + each}, self.stored_bytes(), activation_bytes=moved)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "quantise.nearest"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return "fp32"
+
+    def signature(self) -> Hashable:
+        return self.entries, self.width, self.weight.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.width} -> one of {self.entries}"

@@ -1,0 +1,137 @@
+"""Byte-level BPE from a folder's vocab.json and merges.txt, for folders without tokenizer.json.
+
+The merges are one algorithm; what differs is how a class of tokenizers cuts text before merging, and what it puts
+around it. The schemes below are those of the released tokenizer.json files of GPT-2, Qwen2, CLIP and RoBERTa
+(Liu et al., arXiv:1907.11692), whose special tokens BART has too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from ridgeline.core.text.tokenizer_config import Declared
+from ridgeline.util.untrusted import refuse_pointer
+
+# Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+"""The pattern by which Llama 3 splits text: that of Qwen 2, but with up to three digits in a piece."""
+_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+_END = "<|endoftext|>"
+_ROBERTA = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+
+Scheme = Callable[[tokenizers.Tokenizer, Declared], None]
+
+
+def read_bpe(vocab: Path, merges: Path, declared: Declared) -> tuple[tokenizers.Tokenizer, Declared]:
+    """A pipeline of the folder's class, and the declaration completed by that class's default special tokens. Raises
+    ValueError."""
+    for path in (vocab, merges):
+        refuse_pointer(path)
+    scheme = _scheme(declared, vocab)
+    suffix = "</w>" if scheme is _clip else ""
+    unknown = declared.names.get("unk_token") if scheme is _clip else None
+    try:
+        model = BPE.from_file(str(vocab), str(merges), end_of_word_suffix=suffix, unk_token=unknown)
+    except Exception as error:  # the library raises bare Exception
+        reason = (str(error).splitlines() or ["unknown"])[0][:200]
+        raise ValueError(f"{vocab}, {merges.name}: not a byte-level BPE ({reason}); copy both files again") from error
+    pipeline = tokenizers.Tokenizer(model)
+    pipeline.decoder = decoders.ByteLevel()
+    declared = _with_defaults(pipeline, declared, scheme)
+    try:
+        scheme(pipeline, declared)
+    except ValueError as error:
+        raise ValueError(f"{vocab}: {error}") from None
+    return pipeline, declared
+
+
+def _scheme(declared: Declared, source: Path) -> Scheme:
+    """By tokenizer_class, else by config.json's model_type, else GPT-2."""
+    name = (declared.tokenizer_class or declared.model_type).lower()
+    for start, scheme in _SCHEMES.items():
+        if name.startswith(start):
+            return scheme
+    if not name:
+        return _gpt2
+    known = ", ".join(_SCHEMES)
+    raise ValueError(f"{source}: no rule to cut text for {name!r} (known: {known}); add its tokenizer.json")
+
+
+def _gpt2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _qwen2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.normalizer = normalizers.NFC()
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _clip(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_CLIP), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bos, eos = (declared.names.get(name, "") for name in ("bos_token", "eos_token"))
+    first, last = pipeline.token_to_id(bos), pipeline.token_to_id(eos)
+    if first is not None and last is not None:
+        pipeline.post_processor = processors.RobertaProcessing(
+            (eos, last), (bos, first), trim_offsets=False, add_prefix_space=False
+        )
+
+
+def _roberta(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    spaced = declared.settings.get("add_prefix_space") is True
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    around = []
+    for name in (declared.names["sep_token"], declared.names["cls_token"]):
+        index = pipeline.token_to_id(name)
+        if index is None:
+            raise ValueError(f"it has no token {name!r}; copy vocab.json and merges.txt of the model's release")
+        around.append((name, index))
+    last, first = around
+    # A pair is framed as `<s> a </s></s> b </s>`, all of one type.
+    pipeline.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=spaced)
+
+
+# By the beginning of a class's name; Whisper's cuts as GPT-2's, and BART's as RoBERTa's.
+_SCHEMES: Mapping[str, Scheme] = {
+    "qwen": _qwen2, "clip": _clip, "gpt2": _gpt2, "whisper": _gpt2, "roberta": _roberta, "bart": _roberta,
+}  # fmt: skip
+
+
+def _with_defaults(pipeline: tokenizers.Tokenizer, declared: Declared, scheme: Scheme) -> Declared:
+    """Folders may say nothing: the end of text of GPT-2 and Qwen2 is `<|endoftext|>`, RoBERTa has names for all."""
+    if scheme is _roberta:
+        return replace(declared, names={**_ROBERTA, **declared.names})
+    if "eos_token" in declared.names or pipeline.token_to_id(_END) is None:
+        return declared
+    names = {"bos_token": _END, "eos_token": _END} if scheme is _gpt2 else {"eos_token": _END}
+    return replace(declared, names={**names, **declared.names})

@@ -1,0 +1,292 @@
+"""A conversation in the form that a chat template takes: its roles, calls and results, as the probe found them."""
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+import markupsafe
+
+from ridgeline.core.text.preamble import PreamblePlace, has_preamble, with_preambles
+from ridgeline.core.text.template_probe import CallForm, IdKind, TemplateProbe
+from ridgeline.util.untrusted import without_collecting
+
+_LETTERS = string.ascii_letters + string.digits
+_SYSTEM = ("system", "developer")
+_ASSISTANT = ("assistant", "model", "chatbot")
+_SAMPLE = 64
+"""The most characters of a message that are searched for in a prompt."""
+_WORD = re.compile(r"\w{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateMessage:
+    """One message for the template, and the index of the request's message that it was made from."""
+
+    index: int
+    message: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        """The name of the message in an error."""
+        return f"messages[{self.index}]"
+
+    @property
+    def calls(self) -> Sequence[Mapping[str, Any]]:
+        """The tool calls of the message."""
+        return self.message.get("tool_calls") or ()
+
+    def having(self, **changes: Any) -> "TemplateMessage":
+        """Return a copy with these keys of its message set."""
+        return replace(self, message={**self.message, **changes})
+
+
+def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> Iterator[list[TemplateMessage]]:
+    """Yield the messages in each form that the template takes. The first has text next to calls in the best place.
+
+    OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
+    `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
+    template would leave it out, and for arguments that are no JSON object.
+
+    Args:
+        messages: A conversation whose calls are `tool_calls` (`with_tool_calls`).
+    """
+    turns = [TemplateMessage(index, dict(message)) for index, message in enumerate(messages)]
+    turns = _with_known_roles(_with_ids_of_functions(turns), probe)
+    if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
+        yield [_without_calls(turn) for turn in turns]
+        return
+    form = probe.calls.form or CallForm()
+    pairs = form.preambles.pairs if any(has_preamble(turn.message) for turn in turns) else form.preambles.pairs[:1]
+    for over, running in pairs:
+        yield _with_calls(turns, form, over, running)
+
+
+def _with_calls(
+    turns: Sequence[TemplateMessage], form: CallForm, over: PreamblePlace, running: PreamblePlace
+) -> list[TemplateMessage]:
+    """Return the turns with their calls in a form and their preambles in these places."""
+    placed = with_preambles([(turn.index, turn.message) for turn in turns], over, running)
+    turns = [TemplateMessage(index, dict(message)) for index, message in placed]
+    if not form.several:
+        turns = list(_one_call_each(turns))
+    if form.named_results:
+        turns = list(_with_names_in_results(turns))
+    if form.ids != "any":
+        turns = list(_with_ids(turns, form.ids))
+    return [_in_form(turn, form) for turn in turns]
+
+
+def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage | None:
+    """Return the first turn that a prompt lacks, or None if it has all of them.
+
+    The prompt is searched for the longest line of each text and the name of each called function. Texts of the
+    assistant are not searched for, since many templates leave earlier reasoning out; `lost_preamble` looks for those
+    next to calls.
+    """
+    at = 0
+    for turn in turns:
+        texts = [] if turn.message.get("role") in _ASSISTANT else _texts(turn.message.get("content"))
+        for text in (*texts, *(call["function"]["name"] for call in turn.calls)):
+            at = _find(prompt, _longest_line(text), at)
+            if at < 0:
+                return turn
+    return None
+
+
+def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
+    """Return the turns with the leading system text before the text of the last user message, None if there is none.
+
+    Mistral's templates write the system text only with a last message of the user, and leave it out of the tool loop;
+    Mistral's own tokenizer puts it there.
+    """
+    users = [place for place, turn in enumerate(turns) if turn.message.get("role") == "user"]
+    if not users or turns[0].message.get("role") not in _SYSTEM:
+        return None
+    system, user = (turns[place].message.get("content") for place in (0, users[-1]))
+    if not (isinstance(system, str) and isinstance(user, str)):
+        return None
+    joined = turns[users[-1]].having(content=f"{system}\n\n{user}")
+    return [*turns[1 : users[-1]], joined, *turns[users[-1] + 1 :]]
+
+
+def _texts(content: object) -> list[str]:
+    """Return the texts of a content: itself, or those of its parts."""
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else ()
+    return [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+
+
+def _longest_line(text: str) -> str:
+    """Return the longest line of a text, cut to the length that is searched for."""
+    return max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
+
+
+def _find(prompt: str, line: str, start: int) -> int:
+    """Return where a line is in a prompt, plain, in JSON or escaped for HTML; -1 if nowhere. start: where to begin."""
+    if (found := prompt.find(line, start)) >= 0:
+        return found
+    spelled = (line, json.dumps(line, ensure_ascii=False)[1:-1], json.dumps(line)[1:-1], str(markupsafe.escape(line)))
+    if (found := max(prompt.find(each) for each in spelled)) >= 0:
+        return found
+    words = set(_WORD.findall(line))  # a template may cut something out of a text
+    return 0 if 2 * sum(word in prompt for word in words) > len(words) else -1
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
+    """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
+    leading = len(list(takewhile(lambda turn: turn.message.get("role") in _SYSTEM, turns)))
+    known: list[TemplateMessage] = []
+    for turn in turns:
+        role = turn.message.get("role")
+        if not isinstance(role, str):
+            raise ValueError(f"{turn.where}: a message without a role; give one of: system, user, assistant, tool")
+        written = probe.role(role)
+        if written is None:
+            raise ValueError(
+                f"{turn.where}: the model's chat template leaves out messages of the role {role}; use another"
+            )
+        known.append(turn if written == role else turn.having(role=written))
+    has_alias = any(turn.message.get("role") != known[at].message["role"] for at, turn in enumerate(turns[:leading]))
+    if leading > 1 and (has_alias or probe.joins_leading):
+        texts = [turn.message.get("content") or "" for turn in known[:leading]]
+        if all(isinstance(text, str) for text in texts):
+            return [known[0].having(content="\n\n".join(filter(None, texts))), *known[leading:]]
+    return known
+
+
+# -- calls and their results ------------------------------------------------------------------------------------------
+
+
+def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages with each `function_call`, which came before `tool_calls`, as a tool call."""
+    return [_as_tool_calls(index, message) for index, message in enumerate(messages)]
+
+
+def _as_tool_calls(index: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    call = message.get("function_call")
+    if not isinstance(call, Mapping) or message.get("tool_calls"):
+        return message
+    kept = {key: value for key, value in message.items() if key != "function_call"}
+    return {**kept, "tool_calls": [{"id": f"call_{index:09d}", "type": "function", "function": dict(call)}]}
+
+
+def _with_ids_of_functions(turns: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Return the turns, with the id of the latest call added to each `function` message that has no id."""
+    found: list[TemplateMessage] = []
+    last: str | None = None
+    for turn in turns:
+        last = turn.calls[-1].get("id") if turn.calls else last
+        lacks = turn.message.get("role") == "function" and "tool_call_id" not in turn.message and last is not None
+        found.append(turn.having(tool_call_id=last) if lacks else turn)
+    return found
+
+
+def _one_call_each(turns: Sequence[TemplateMessage]) -> Iterator[TemplateMessage]:
+    """Yield the turns with one call a message, each followed by its result, for a template that writes one only."""
+    taken: set[int] = set()
+    for at, turn in enumerate(turns):
+        if at in taken:
+            continue
+        if len(turn.calls) < 2:
+            yield turn
+            continue
+        results = _results_after(turns, at)
+        for number, call in enumerate(turn.calls):
+            # Text and reasoning come before the first call.
+            kept = turn.message if number == 0 else {"role": "assistant", "content": None}
+            yield TemplateMessage(turn.index, {**kept, "tool_calls": [call]})
+            answering = [place for place in results if turns[place].message.get("tool_call_id") == call.get("id")]
+            yield from (turns[place] for place in answering)
+            taken.update(answering)
+
+
+def _results_after(turns: Sequence[TemplateMessage], at: int) -> list[int]:
+    """Return the places of the results that follow a message with calls."""
+    return list(takewhile(lambda place: turns[place].message.get("role") == "tool", range(at + 1, len(turns))))
+
+
+def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
+    """Yield the turns, with the name of the called function added to each result that lacks it."""
+    names: dict[Any, Any] = {}
+    for turn in turns:
+        names |= {call.get("id"): call["function"].get("name") for call in turn.calls}
+        name = names.get(turn.message.get("tool_call_id"))
+        lacks = turn.message.get("role") == "tool" and turn.message.get("name") is None and name is not None
+        yield turn.having(name=name) if lacks else turn
+
+
+def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[TemplateMessage]:
+    """Yield the turns, with the ids of calls and of their results in the form that the template takes."""
+    ids: dict[Any, str] = {}
+    for turn in turns:
+        changes: dict[str, Any] = {}
+        for call in turn.calls:
+            of_function = f"functions.{call['function']['name']}:{len(ids)}"
+            ids[call.get("id")] = _short(str(call.get("id"))) if kind == "short" else of_function
+            changes.setdefault("tool_calls", []).append({**call, "id": ids[call.get("id")]})
+        identity = turn.message.get("tool_call_id")
+        if isinstance(identity, str):
+            changes["tool_call_id"] = ids.get(identity) or _short(identity)
+        yield turn.having(**changes) if changes else turn
+
+
+def _in_form(turn: TemplateMessage, form: CallForm) -> TemplateMessage:
+    """Return a turn with its calls and its content in the template's form."""
+    if not turn.calls:
+        return _without_calls(turn)
+    turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
+    return TemplateMessage(turn.index, form.with_content(turn.message))
+
+
+def _without_calls(turn: TemplateMessage) -> TemplateMessage:
+    """Return a turn without calls: an empty list is none, and a null content is an empty text."""
+    kept = {key: value for key, value in turn.message.items() if key != "tool_calls" or value}
+    if "content" in kept and kept["content"] is None:
+        kept["content"] = ""
+    return TemplateMessage(turn.index, kept)
+
+
+def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
+    function = call["function"]
+    arguments = _arguments(function.get("arguments"), where)
+    written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
+    return {**call, "type": "function", "function": {"name": function["name"], "arguments": written}}
+
+
+def _arguments(given: object, where: str) -> Mapping[str, Any]:
+    try:
+        value = _read(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        value = ()
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object; send one")
+    return value
+
+
+def _read(text: str) -> Any:
+    """Return the value of a JSON text; None for an empty one. Raises ValueError, for NaN and Infinity too."""
+    with without_collecting():
+        return json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _short(identity: str) -> str:
+    """Return an id of nine letters and digits: itself, or one made from it, so that calls and results still agree."""
+    if len(identity) == 9 and identity.isascii() and identity.isalnum():
+        return identity
+    number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:8])
+    return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9))

@@ -1,0 +1,270 @@
+"""Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or one built by bpe.py."""
+
+import json
+import secrets
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers
+from tokenizers.models import BPE
+
+from ridgeline.core.text.spelling import kind_of, mend, spelling_of
+from ridgeline.core.text.tokenizer import Part, Tokenizer, valid
+from ridgeline.core.text.tokenizer_config import Added, Declared
+from ridgeline.core.text.tokenizers_library import boundary, encode, growth, stages
+from ridgeline.core.text.vocabulary import Vocabulary, build_vocabulary
+
+_IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed copy of a tokenizer, whose control tokens no text can spell, and the secret name of each control id.
+
+    Each control token keeps its id but gets a secret name, drawn at random per process: the literals in a user's text
+    are then ordinary text for every stage (added-token matching, the normaliser, a Unigram model that lists `</s>` as a
+    piece), while a prompt's own control tokens are written by their secret names. One call encodes the whole prompt, so
+    rules that depend on the position in it (SentencePiece's dummy prefix) hold as without the seal.
+    """
+
+    tokenizer: tokenizers.Tokenizer
+    secret: Mapping[int, str]
+
+
+def seal(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> Sealed:
+    """Rename the control tokens. Costs one serialisation of the tokenizer (about a second for 150,000 tokens)."""
+    nonce = secrets.token_hex(16)
+    renamed = {literal: f"<{nonce}:{index}>" for literal, index in control.items()}
+    state = json.loads(tokenizer.to_str())
+    for entry in state["added_tokens"]:
+        entry["content"] = renamed.get(entry["content"], entry["content"])
+    _rename_model(state["model"], renamed)
+    copy = tokenizers.Tokenizer.from_str(json.dumps(state))
+    for literal, index in control.items():
+        assert copy.token_to_id(renamed[literal]) == index, f"seal moved {literal!r}"
+    return Sealed(copy, {control[literal]: secret for literal, secret in renamed.items()})
+
+
+def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
+    """Rename the control tokens that are also pieces of the model, and drop the merges that would build them."""
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {renamed.get(piece, piece): index for piece, index in vocab.items()}
+    else:  # Unigram: pairs of piece and score
+        model["vocab"] = [[renamed.get(piece, piece), score] for piece, score in vocab]
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = renamed.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        model["merges"] = [merge for merge in model["merges"] if not _touches(merge, renamed)]
+
+
+def _touches(merge: str | list[str], renamed: Mapping[str, str]) -> bool:
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left in renamed or right in renamed or left + right in renamed
+
+
+class FastTokenizer(Tokenizer):
+    """A `tokenizers` pipeline with the folder's declared tokens on top."""
+
+    def __init__(self, pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> None:
+        with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
+            _make_plain(pipeline)
+            kind = kind_of(pipeline)
+            mended = mend(pipeline, kind)
+            _declare(pipeline, declared)
+            spelling = spelling_of(pipeline, kind)
+            vocabulary = _read_vocabulary(pipeline, declared, spelling.spell)
+            prefix, suffix = _frame(pipeline, declared, vocabulary)
+            unknown = _unknown(pipeline, declared)
+            self._pair = _pair_frame(pipeline)
+            self._growth = growth(pipeline)
+            super().__init__(
+                vocabulary,
+                declared.names,
+                prefix=prefix,
+                suffix=suffix,
+                strips_space=spelling.strips_space,
+                most_bytes=_most_bytes(pipeline, vocabulary),
+            )
+            self.mended = mended
+            self._composes = any(stage["type"] == "NFC" for stage in stages(pipeline.normalizer))
+        self._pipeline = pipeline
+        # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
+        self._watched = frozenset(vocabulary.control.values()) - unknown
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        if not parse_special:
+            return super().encode(text, add_special=add_special, parse_special=False)
+        ids = encode(self._pipeline, valid(text), self._growth)
+        return [*self.prefix, *ids, *self.suffix] if add_special else ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """As Tokenizer.encode_pair."""
+        if self._pair is None:
+            return super().encode_pair(first, second)
+        ids, types = list[int](), list[int]()
+        for frame, text in zip(self._pair, (first, second), strict=False):
+            own = self._encode_parts([valid(text)])
+            ids += [*frame.ids, *own]
+            types += [*frame.types, *[frame.own] * len(own)]
+        last = self._pair[2]
+        return [*ids, *last.ids], [*types, *last.types]
+
+    def _composed(self, text: str) -> str:
+        return unicodedata.normalize("NFC", text) if self._composes else text
+
+    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+        """First as it stands, which is right unless the text spells a control token; only then the sealed copy."""
+        written = [part for part in parts if isinstance(part, int)]
+        assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
+        text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
+        if sum(1 for _ in self.control_pattern.finditer(text)) == len(written):
+            ids = encode(self._pipeline, text, self._growth)
+            if self._has_exactly(ids, written):
+                return ids
+        sealed = self._sealed
+        ids = encode(
+            sealed.tokenizer,
+            "".join(part if isinstance(part, str) else sealed.secret[part] for part in parts),
+            self._growth,
+        )
+        if not self._has_exactly(ids, written):
+            raise ValueError("this tokenizer makes control tokens out of ordinary text; refuse or rephrase the text")
+        return ids
+
+    def _has_exactly(self, ids: list[int], written: list[int]) -> bool:
+        watched = self._watched
+        return [i for i in ids if i in watched] == [i for i in written if i in watched]
+
+    @cached_property
+    def _sealed(self) -> Sealed:
+        with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
+            return seal(self._pipeline, self.control)
+
+
+class _Frame(NamedTuple):
+    """What a post-processor puts before a text of a pair, or after the second: ids and the types that they have; and
+    the type of the text's own tokens."""
+
+    ids: list[int]
+    types: list[int]
+    own: int = 0
+
+
+def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_Frame, _Frame, _Frame] | None":
+    """What is around two texts that are given together; None where nothing says so."""
+    both = pipeline.encode("a", "a", add_special_tokens=True)
+    sequences = both.sequence_ids
+    if set(sequences) != {0, 1, None}:
+        return None
+    places = {own: [i for i, of in enumerate(sequences) if of == own] for own in (0, 1)}
+    ids, types = list(both.ids), list(both.type_ids)
+    (start, end), (second, last) = ((own[0], own[-1] + 1) for own in (places[0], places[1]))
+    return (
+        _Frame(ids[:start], types[:start], types[start]),
+        _Frame(ids[end:second], types[end:second], types[second]),
+        _Frame(ids[last:], types[last:]),
+    )
+
+
+def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
+    """Switch off what is for training: a text must always give the same ids, and all of them."""
+    pipeline.no_truncation()
+    pipeline.no_padding()
+    for option in ("dropout", "alpha", "nbest_size"):  # BPE's dropout, Unigram's sampling
+        if getattr(pipeline.model, option, None) is not None:
+            setattr(pipeline.model, option, None)
+
+
+def _unknown(pipeline: tokenizers.Tokenizer, declared: Declared) -> frozenset[int]:
+    """Ids that stand for text outside the vocabulary: what the side files say, and what the model itself does."""
+    stated = pipeline.token_to_id(declared.names.get("unk_token", ""))
+    try:
+        made = [token.id for token in pipeline.model.tokenize(_IN_NO_VOCABULARY)]
+    except Exception:  # the model has no token for it
+        made = []
+    return frozenset([*made, *([] if stated is None else [stated])])
+
+
+def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int | None:
+    """Most bytes of a text, composed, that one token stands for; None where the text may lose some on its way to the
+    model, or in it: white space that is removed, characters that are unknown."""
+    kinds = {stage["type"] for stage in stages(pipeline.pre_tokenizer)}
+    keeps = all(_keeps(stage) for part in (pipeline.normalizer, pipeline.pre_tokenizer) for stage in stages(part))
+    strips = any(token.lstrip or token.rstrip for token in pipeline.get_added_tokens_decoder().values())
+    in_bytes = "ByteLevel" in kinds
+    known = {token[0] for token in vocabulary.tokens if len(token) == 1}
+    by_bytes = in_bytes or getattr(pipeline.model, "byte_fallback", False)
+    if strips or not (keeps and by_bytes and len(known) == 256 and isinstance(pipeline.model, BPE)):
+        return None
+    # A space of the text may be written "\u2581", which is three bytes.
+    return max(map(len, vocabulary.tokens)) * (1 if in_bytes else 3)
+
+
+def _keeps(stage: Mapping[str, Any]) -> bool:
+    """Whether a stage leaves at least as many bytes as it is given, composed characters aside."""
+    match stage:
+        case {"type": "NFC" | "Prepend" | "ByteLevel" | "Metaspace" | "Digits"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return len(new.encode()) >= len(old.encode())
+        case {"type": "Split", "behavior": str(behavior)}:
+            return behavior != "Removed"
+    return False
+
+
+def _declare(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    """Add the tokens of added_tokens_decoder that the pipeline lacks, at their stated ids, and mark special ones."""
+    present_by_id = pipeline.get_added_tokens_decoder()
+    for row in declared.added:
+        present = present_by_id.get(row.id)
+        if present is None or present.content != row.literal or (row.special and not present.special):
+            _add(pipeline, row)
+        if pipeline.token_to_id(row.literal) != row.id:
+            raise ValueError(
+                f"tokenizer_config.json puts {row.literal!r} at id {row.id}, the vocabulary puts it at "
+                f"{pipeline.token_to_id(row.literal)}; take both files from the same release"
+            )
+    known = {token.content for token in pipeline.get_added_tokens_decoder().values() if token.special}
+    for literal in (*declared.names.values(), *declared.extra_special):
+        # A literal that is no token stays text: adding it would need an embedding row that the model lacks.
+        if literal not in known and (index := pipeline.token_to_id(literal)) is not None:
+            left, right = declared.strips.get(literal, (False, False))
+            _add(pipeline, Added(index, literal, special=True, lstrip=left, rstrip=right))
+
+
+def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
+    token = tokenizers.AddedToken(
+        row.literal,
+        single_word=row.single_word,
+        lstrip=row.lstrip,
+        rstrip=row.rstrip,
+        normalized=row.normalized,
+        special=row.special,
+    )
+    (pipeline.add_special_tokens if row.special else pipeline.add_tokens)([token])
+
+
+def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, spell: Callable[[str], bytes]) -> Vocabulary:
+    """Return the vocabulary's tables by id. spell: returns the bytes of a piece."""
+    added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
+    return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
+
+
+def _frame(pipeline: tokenizers.Tokenizer, declared: Declared, vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
+    """What the post-processor puts before and after a text, corrected by add_bos_token and add_eos_token."""
+    bare = list(pipeline.encode("a", add_special_tokens=False).ids)
+    full = list(pipeline.encode("a", add_special_tokens=True).ids)
+    at = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
+    prefix, suffix = full[:at], full[at + len(bare) :]
+    bos = vocabulary.control.get(declared.names.get("bos_token", ""))
+    eos = vocabulary.control.get(declared.names.get("eos_token", ""))
+    if bos is not None and declared.add_bos is not None:
+        prefix = [*([bos] if declared.add_bos else []), *(i for i in prefix if i != bos)]
+    if eos is not None and declared.add_eos is not None:
+        suffix = [*(i for i in suffix if i != eos), *([eos] if declared.add_eos else [])]
+    return prefix, suffix

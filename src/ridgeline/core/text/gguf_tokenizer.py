@@ -1,0 +1,202 @@
+"""The tokenizer and the chat templates that the metadata of a GGUF file holds (`tokenizer.*` of ggml/docs/gguf.md).
+
+A byte-level BPE is its tokens and merges, and the name of the rule that cuts text before merging; a SentencePiece model
+is its pieces with their scores and types, which become the library's own format again.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from ridgeline.core.text.bpe import LLAMA3, QWEN2
+from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates
+from ridgeline.core.text.fast_tokenizer import FastTokenizer
+from ridgeline.core.text.sentencepiece import SentencePieceTokenizer, encoded_field
+from ridgeline.core.text.tokenizer import Tokenizer
+from ridgeline.core.text.tokenizer_config import Added, Declared
+from ridgeline.core.text.tokenizers_library import boundary
+
+# Mistral's: a word ends where capitals begin, a digit is a piece, a slash stays with the punctuation before it.
+_BEGINNING, _REST = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = "|".join(
+    (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_BEGINNING}*{_REST}+",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_BEGINNING}+{_REST}*",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+_GPT2, _DIGITS = "gpt2", "digits"
+# How text is cut, by the names that llama.cpp gives to vocabularies: those of the architectures that are read.
+CUTS: Mapping[str, str] = {
+    "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": LLAMA3,
+    "llama3": LLAMA3, "llama-v3": LLAMA3, "falcon3": LLAMA3, "pixtral": LLAMA3, "tekken": _TEKKEN,
+}  # fmt: skip
+_WHOLE_WORDS = (LLAMA3, _TEKKEN)
+"""With which a piece that is a token is not merged, and text gets its first token unless the file says otherwise."""
+_NAMES = {
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
+    "mask_token": "mask",
+}  # fmt: skip
+"""Of tokenizer_config.json the names of special tokens, with those in GGUF's keys, spelt as they are there."""
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # types of tokens
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
+    """The tokenizer of a file's metadata. Raises ValueError of one line that names the file and the key."""
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind in (None, "no_vocab"):
+        raise ValueError(f"{source}: has no vocabulary, so that it cannot read or write text; make it anew with one")
+    declared = _declared(metadata, source, _listed(metadata, "tokens", source, str), _types(metadata, source))
+    if kind == "gpt2":
+        return FastTokenizer(_byte_level(metadata, source), declared, source)
+    if kind == "llama":
+        return SentencePieceTokenizer(source, declared, _sentencepiece_model(metadata, source))
+    raise ValueError(
+        f"{source}: tokenizer.ggml.model {kind!r} is not read; gpt2 (byte-level BPE) and llama (SentencePiece) are"
+    )
+
+
+def read_gguf_templates(metadata: Mapping[str, Any], tokenizer: Tokenizer, source: Path) -> ChatTemplates | None:
+    """The chat templates of a file's metadata, None where it has none. Raises ValueError naming the file."""
+    found = {
+        name: ChatTemplate(text, tokenizer, where=f"{source}: chat template {name!r}")
+        for name, text in _templates(metadata).items()
+    }
+    return ChatTemplates(found) if found else None
+
+
+def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of templates by name."""
+    named = {
+        key.removeprefix(f"{_TEMPLATE}."): text for key, text in metadata.items() if key.startswith(f"{_TEMPLATE}.")
+    }
+    whole = {"default": metadata[_TEMPLATE]} if _TEMPLATE in metadata else {}
+    return {name: text for name, text in {**named, **whole}.items() if isinstance(text, str)}
+
+
+def _declared(metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], types: Sequence[int]) -> Declared:
+    """What tokenizer_config.json says of other models."""
+    if len(set(tokens)) != len(tokens) or not tokens:
+        raise ValueError(f"{source}: tokenizer.ggml.tokens has none, or one twice; fetch the file again")
+    names: dict[str, str] = {}
+    for name, role in _NAMES.items():
+        index = metadata.get(f"tokenizer.ggml.{role}_token_id")
+        if index is None:
+            continue
+        if type(index) is not int or not 0 <= index < len(tokens):
+            raise ValueError(f"{source}: tokenizer.ggml.{role}_token_id {index!r} is no token; fetch the file again")
+        names[name] = tokens[index]
+    added = [
+        Added(index, token, special=kind == _CONTROL)
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+    return Declared(
+        names=names,
+        added=tuple(added),
+        add_bos=_begins(metadata, "bos", source),
+        add_eos=_begins(metadata, "eos", source),
+        template_text="\n".join(_templates(metadata).values()),
+    )
+
+
+def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
+    """Whether a text gets this token; where the file does not say, what llama.cpp takes: one before the texts of
+    SentencePiece, of Llama 3 and of Mistral."""
+    unstated = (
+        metadata.get("tokenizer.ggml.model") == "llama"
+        or CUTS.get(str(metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS
+    )
+    found = metadata.get(f"tokenizer.ggml.add_{role}_token", unstated and role == "bos")
+    if not isinstance(found, bool):
+        raise ValueError(f"{source}: tokenizer.ggml.add_{role}_token is {found!r}; it must be true or false")
+    return found
+
+
+def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
+    """A list of strings or of numbers."""
+    found = metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(found, list) or not all(type(each) is kind for each in found):
+        raise ValueError(f"{source}: tokenizer.ggml.{key} is not a list of {kind.__name__}; fetch the file again")
+    return found
+
+
+def _types(metadata: Mapping[str, Any], source: Path) -> list[int]:
+    """The type of each token."""
+    return _beside(metadata, "token_type", source, int)
+
+
+def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
+    """A list with an entry for each token."""
+    found, tokens = _listed(metadata, key, source, kind), metadata["tokenizer.ggml.tokens"]
+    if len(found) != len(tokens):
+        raise ValueError(f"{source}: tokenizer.ggml.{key} has {len(found)} entries for {len(tokens)} tokens")
+    return found
+
+
+def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokenizer:
+    """Byte-level BPE. Raises ValueError for a rule to cut text that is not known."""
+    name = metadata.get("tokenizer.ggml.pre")
+    cut = CUTS.get(name) if isinstance(name, str) else None
+    if cut is None:
+        raise ValueError(f"{source}: tokenizer.ggml.pre {name!r} is no known rule to cut text; {', '.join(CUTS)} are")
+    tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
+    merges = [tuple(merge.split(" ")) for merge in _listed(metadata, "merges", source, str)]
+    if not all(len(merge) == 2 for merge in merges):
+        raise ValueError(f"{source}: tokenizer.ggml.merges has one that is not of two tokens; fetch the file again")
+    vocabulary = {
+        token: index for index, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED
+    }
+    with boundary(f"{source}: its tokens and merges make no byte-level BPE", "fetch the file again"):
+        pipeline = tokenizers.Tokenizer(BPE(vocabulary, merges, ignore_merges=cut in _WHOLE_WORDS))
+    if cut == QWEN2:
+        pipeline.normalizer = normalizers.NFC()
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut in (_GPT2, _DIGITS))
+    if cut == _DIGITS:
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level])
+    elif cut == _GPT2:
+        pipeline.pre_tokenizer = level
+    else:
+        split = pre_tokenizers.Split(Regex(cut), behavior="isolated", invert=False)
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    pipeline.decoder = decoders.ByteLevel()
+    return pipeline
+
+
+def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
+    """A SentencePiece model of BPE, as sentencepiece_model.proto has it: pieces (piece 1, score 2, type 3); of the
+    trainer its kind (3), whether bytes stand for what it does not know (35) and the ids of special tokens (40 to 43);
+    of the normalizer its name (1) and what becomes of spaces (3 to 5)."""
+    tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
+    scores = _beside(metadata, "scores", source, float)
+    if types.count(_UNKNOWN) != 1 or not all(1 <= kind <= _BYTE for kind in types):
+        raise ValueError(f"{source}: tokenizer.ggml.token_type has not one unknown token, or a type that is none")
+    out = bytearray()
+    for token, score, kind in zip(tokens, scores, types, strict=True):
+        text = token.encode()
+        out += encoded_field(1, encoded_field(1, text) + encoded_field(2, score) + encoded_field(3, kind))
+    ids = {40: types.index(_UNKNOWN)}
+    ids |= {
+        at: index
+        for at, role in ((41, "bos"), (42, "eos"))
+        if (index := metadata.get(f"tokenizer.ggml.{role}_token_id")) is not None
+    }
+    trained = encoded_field(3, 2) + encoded_field(35, _BYTE in types)
+    trained += b"".join(encoded_field(at, index) for at, index in ids.items())
+    space = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    extra = metadata.get("tokenizer.ggml.remove_extra_whitespaces", False)
+    if not isinstance(space, bool) or not isinstance(extra, bool):
+        raise ValueError(
+            f"{source}: tokenizer.ggml.add_space_prefix and remove_extra_whitespaces must be true or false"
+        )
+    normal = encoded_field(1, b"identity") + encoded_field(3, space) + encoded_field(4, extra) + encoded_field(5, True)
+    return bytes(out + encoded_field(2, trained) + encoded_field(3, normal))

@@ -1,0 +1,292 @@
+"""The Jinja environment of chat templates: transformers' conventions in a sandbox, with provenance kept.
+
+Conventions (transformers/utils/chat_template_utils.py): trim and lstrip blocks, loop controls, `raise_exception`,
+`strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}` blocks, which mark what a model is trained
+on and render as their content. What a template can reach is bounded by Jinja's sandbox, what it takes by a `Budget`.
+"""
+
+import functools
+import inspect
+import json
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
+
+from ridgeline.core.text.provenance import SafeText, Written, concat, escaped, written_join
+from ridgeline.core.text.template_budget import Budget, Exhausted, allow_filter, allow_method, repeated_size
+
+MAX_SOURCE = 1 << 18
+"""Longest template source, in characters; released ones stay under 32 Ki."""
+MAX_FORMAT = 1000
+"""Longest format of a date."""
+# Bytes would be values that the budget does not know; a translation may make a text of each character.
+_CLOSED = frozenset({"encode", "to_bytes", "from_bytes", "fromhex", "translate", "maketrans"})
+# What no chat template uses, and what takes more than it is given.
+_UNUSED = ("pprint", "urlize", "wordwrap", "xmlattr")
+
+
+class RefusedByTemplate(jinja2.TemplateError):
+    """`raise_exception`: a template says what is wrong with a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePlace:
+    """The place at which a template failed."""
+
+    line: int | None
+    """The line of the template, from 1."""
+    message: int | None
+    """The place, in the list of messages, of the one that the template was at."""
+
+
+def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:
+    """Return where a template failed while it rendered these messages, as far as the error's traceback says."""
+    places = {id(each): at for at, each in enumerate(messages)}
+    line = message = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename != template.filename:
+            continue
+        line = number
+        # A loop's variable comes after what the template has set before it.
+        held = (places[id(value)] for value in reversed(frame.f_locals.values()) if id(value) in places)
+        message = next(held, message)
+    return FailurePlace(line, message)
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles one template whose own literals are `Written`."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self._spending = threading.local()  # one environment renders for several threads
+        self.filters["tojson"] = _tojson
+        kept = {name: function for name, function in self.filters.items() if name not in _UNUSED}
+        self.filters = {name: self._measured(name, function) for name, function in kept.items()}
+        del self.globals["lipsum"]
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            "namespace": _Namespace,
+            "dict": _dict,
+        }
+
+    @contextmanager
+    def budgeted(self) -> Iterator[None]:
+        """Everything that this thread compiles or renders inside has one budget."""
+        self._spending.budget = Budget()
+        try:
+            yield
+        finally:
+            del self._spending.budget
+
+    @property
+    def _budget(self) -> Budget:
+        budget: Budget = self._spending.budget
+        return budget
+
+    def concat(self, texts: Iterable[str]) -> str:
+        """How rendered blocks are joined."""
+        kept, size = [], 0
+        for text in texts:
+            kept.append(text)
+            size += len(text)
+            self._budget.allow(size)
+        return str(self.made(concat(kept)))
+
+    def made(self, value: Any) -> Any:
+        """A value that a template made, counted."""
+        return self._budget.made(value)
+
+    def turns(self, items: Iterable[Any]) -> Iterable[Any]:
+        """What a loop iterates, counted."""
+        return self._budget.steps(items)
+
+    def written_join(self, *values: Any) -> Any:
+        """Jinja's `~`."""
+        self._budget.allow(sum(map(self._budget.size, values)))
+        return self.made(written_join(*values))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As jinja has it, less what the budget cannot follow."""
+        return attr not in _CLOSED and super().is_safe_attribute(obj, attr, value)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja has it
+        """Every call in a template: a step, its result counted."""
+        budget = __self._budget
+        budget.step()
+        method = getattr(__obj, "__wrapped__", __obj)  # jinja wraps str.format
+        receiver = getattr(method, "__self__", None)
+        if isinstance(receiver, str):
+            allow_method(method.__name__, receiver, (*args, *kwargs.values()), budget)
+        return budget.made(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """The operators that make values larger than their operands."""
+        self._budget.step()
+        repeated_size(operator, left, right, self._budget)
+        return self.made(super().call_binop(context, operator, left, right))
+
+    def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter whose result is counted. Its parameters are the function's, for jinja looks at them."""
+        inner = inspect.unwrap(function)  # what jinja passes beside the value may be the wrapper's to take
+        first = 1 + hasattr(function, "jinja_pass_arg")
+        names = list(inspect.signature(inner).parameters)[1 + hasattr(inner, "jinja_pass_arg") :]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            budget = self._budget
+            budget.step()
+            named = {**dict.fromkeys(names[len(args) - first :]), **kwargs}
+            value = args[first - 1]
+            allow_filter(name, value, (*args[first:], *named.values()), budget)
+            result = function(*args, **kwargs)
+            return budget.made(_safe_text(name, value, result) if isinstance(result, Markup) else result)
+
+        return run
+
+    def compile_chat(self, source: str) -> tuple[jinja2.Template, frozenset[str]]:
+        """The compiled template and the names that a caller may set. Raises whatever a broken source makes jinja or
+        Python's compiler raise."""
+        with self.budgeted():  # constants are folded
+            names = _inputs(self.parse(source))  # a tree of its own: looking for names folds constants in place
+            return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
+
+    def keep(self, text: str) -> nodes.Expr:
+        """A node that evaluates to `text` as written by the template."""
+        name = f"written_{len(vars(self))}"
+        setattr(self, name, Written.by_template(text))
+        return nodes.EnvironmentAttribute(name)
+
+
+def _inputs(tree: nodes.Template) -> frozenset[str]:
+    """Names read from outside. What the template assigns is its own, unless it asks whether it is defined."""
+    assigned = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    asked = {
+        test.node.name
+        for test in tree.find_all(nodes.Test)
+        if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
+    }
+    return frozenset(find_undeclared_variables(tree)) - (assigned - asked)
+
+
+class _MarkLiterals(NodeTransformer):
+    """Replace the literals of a template by `Written` strings, and `~` by a join that keeps them; count the turns of
+    loops, and the values that no call makes: lists, objects and slices."""
+
+    def __init__(self, environment: ChatEnvironment) -> None:
+        self._environment = environment
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Expr:  # noqa: N802 - jinja's name
+        if type(node.value) is not str:
+            return node
+        return self._environment.keep(node.value).set_lineno(node.lineno)  # type: ignore[return-value]
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Expr:  # noqa: N802 - jinja's name
+        return self._environment.keep(node.data).set_lineno(node.lineno)  # type: ignore[return-value]
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802 - jinja's name
+        parts = [self.visit(part) for part in node.nodes]
+        join = nodes.EnvironmentAttribute("written_join")
+        return nodes.Call(join, parts, [], None, None, lineno=node.lineno)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802 - jinja's name
+        node.node = self.visit(node.node)
+        if not isinstance(node.arg, nodes.Const):  # a key is no output; as a constant it is looked up faster
+            node.arg = self.visit(node.arg)
+        return self._call("made", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja's name
+        self.generic_visit(node)
+        node.iter = self._call("turns", node.iter)
+        return node
+
+    def _visit_literal(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Expr:
+        self.generic_visit(node)
+        return node if getattr(node, "ctx", "load") != "load" else self._call("made", node)
+
+    visit_List = visit_Dict = visit_Tuple = _visit_literal
+
+    @staticmethod
+    def _call(name: str, node: Any) -> nodes.Expr:
+        """A call of the environment's method on the value of a node."""
+        return nodes.Call(nodes.EnvironmentAttribute(name), [node], [], None, None, lineno=node.lineno)
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` renders as its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Namespace(Namespace):
+    """Refuses underscore names: they reach into Python objects. Written out it shows nothing of what it holds: one in
+    another twice, forty times over, would have no end."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        for name in dict(*args[1:], **kwargs):
+            _check_name(name)
+        Namespace.__init__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _safe_text(name: str, value: Any, result: str) -> SafeText:
+    """Return a safe text that a filter made of a value, with the marks of the value if its characters are kept."""
+    if not isinstance(value, str) or name not in ("safe", "e", "escape"):
+        return SafeText.of(str(result))
+    return SafeText.of(value if name == "safe" else escaped(value))
+
+
+def _check_name(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
+
+
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """`dict` without the attributes of the type."""
+    return dict(*args, **kwargs)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise RefusedByTemplate(message)
+
+
+def _strftime_now(form: str) -> str:
+    if len(form) > MAX_FORMAT:
+        raise Exhausted(f"its format of a date is longer than {MAX_FORMAT} characters")
+    return datetime.now().strftime(form)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,217 @@
+"""The spelling of a vocabulary, found in its pieces, because tokenizer.json may state another tokenizer's decoder.
+
+Converters and re-saving tools leave files whose parts disagree: pieces of a byte-level BPE under the decoder of
+SentencePiece (Mistral's tekken), or under its pre-tokenizer too (byte-level models that were saved as a Llama
+tokenizer). The pieces are what the model was trained on, so they decide.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
+from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
+
+from ridgeline.core.text.bpe import LLAMA3, QWEN2
+from ridgeline.core.text.tokenizers_library import stages
+from ridgeline.core.text.vocabulary import SPACE_MARK, byte_level, metaspace, word, wordpiece
+
+Kind = Literal["byte-level", "SentencePiece"]
+BYTES: Kind = "byte-level"
+SPACES: Kind = "SentencePiece"
+_BYTE_SPACE = "\u0120"  # a space, as byte-level BPE writes it
+_PROBE = "a b\nc 1"
+_SPACED_DIGIT = re.compile(_BYTE_SPACE + "[0-9]+")
+_DIGITS = re.compile("[0-9]+")
+
+
+class PieceSpelling(NamedTuple):
+    """The bytes of a piece, and whether decoding drops one leading space."""
+
+    spell: Callable[[str], bytes]
+    strips_space: bool
+
+
+def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpelling:
+    """Return the spelling of a pipeline's vocabulary. kind: that of its pieces, None if they do not show it. Raises
+    ValueError if the decoder does not show it either."""
+    decoder = _decoder(pipeline)
+    stated = {stage["type"]: stage for stage in _decoding(decoder)}
+    if isinstance(pipeline.model, WordPiece):
+        return PieceSpelling(partial(wordpiece, continues=pipeline.model.continuing_subword_prefix), strips_space=True)
+    kind = kind or _stated_kind(stated)
+    if kind == BYTES:
+        return PieceSpelling(_byte_level(pipeline), strips_space=False)
+    if kind == SPACES:
+        return PieceSpelling(metaspace, _strips(pipeline, stated))
+    if "WordPiece" in stated:
+        return PieceSpelling(partial(wordpiece, continues=stated["WordPiece"]["prefix"]), strips_space=True)
+    if isinstance(pipeline.model, WordLevel) and pipeline.decoder is None:
+        return PieceSpelling(word, strips_space=True)
+    raise ValueError(
+        f"decoder {decoder['type']!r} is not supported; use a byte-level, SentencePiece or WordPiece tokenizer"
+    )
+
+
+def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
+    """Return the kind of vocabulary that most space marks in the pieces show; None if they show none."""
+    if isinstance(pipeline.model, WordPiece):
+        return None
+    pieces = _pieces(pipeline)
+    in_bytes, as_marks = (sum(piece.startswith(mark) for piece in pieces) for mark in (_BYTE_SPACE, SPACE_MARK))
+    if in_bytes == as_marks:
+        return None
+    return BYTES if in_bytes > as_marks else SPACES
+
+
+def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
+    """Replace the stages before the model, if they split text for the other kind of vocabulary.
+
+    Args:
+        pipeline: The tokenizer, which is changed in place.
+        kind: The kind of its pieces, None if they do not show it.
+
+    Returns:
+        A line that says what was wrong and what is done instead; "" if nothing was wrong.
+
+    Raises:
+        ValueError: The model is of a type for which no other stages are known.
+    """
+    if kind is None or _cuts_as(kind, pipeline) or _comes_back(pipeline, kind):
+        return ""
+    if not isinstance(pipeline.model, BPE | Unigram):
+        raise ValueError(
+            f"its vocabulary is {kind}, its normalizer and pre_tokenizer are not, so that spaces would be lost; "
+            "copy tokenizer.json of the model's original release"
+        )
+    name = _cut_as_bytes(pipeline) if kind == BYTES else _cut_as_spaces(pipeline)
+    return (
+        f"tokenizer.json has a {kind} vocabulary, its normalizer or pre_tokenizer has not; text is cut as {name} does "
+        "instead; copy tokenizer.json of the model's original release to have its own rule"
+    )
+
+
+def _cuts_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
+    """Whether the stages before the model write spaces as pieces of this kind have them."""
+    before = [*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)]
+    in_bytes = any(stage["type"] == "ByteLevel" for stage in before)
+    return (in_bytes, any(map(_marks, before))) == (kind == BYTES, kind == SPACES)
+
+
+def _marks(stage: Mapping[str, Any]) -> bool:
+    """Whether a stage writes a space as SentencePiece does."""
+    if stage["type"] == "Metaspace":
+        return True
+    return SPACE_MARK in (stage.get("prepend"), stage.get("content"))
+
+
+def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
+    """Whether a plain text becomes pieces of this kind that spell it."""
+    try:
+        tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens
+    except Exception:  # the model has no token for a part of it
+        return False
+    spell, mark = (byte_level, _BYTE_SPACE) if kind == BYTES else (metaspace, SPACE_MARK)
+    text = b"".join(map(spell, tokens)).decode("utf-8", "replace")
+    return text.removeprefix(" ") == _PROBE and any(mark in token for token in tokens)
+
+
+def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
+    """Make the pipeline split text for byte-level pieces, and return the name of the model whose rule it takes."""
+    if any(map(_marks, stages(pipeline.normalizer))):
+        pipeline.normalizer = None
+    name, rule = _rule_of(_pieces(pipeline))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule is None)
+    if rule is None:
+        pipeline.pre_tokenizer = level
+    else:
+        split = pre_tokenizers.Split(Regex(rule), behavior="isolated", invert=False)
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    return name
+
+
+def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
+    """Make the pipeline split text for SentencePiece, and return the name of the model whose rule it takes.
+
+    A text begins with a space unless the decoder is SentencePiece's and keeps one.
+    """
+    stated = {stage["type"]: stage for stage in _decoding(_decoder(pipeline))}
+    prefixed = _stated_kind(stated) != SPACES or _strips(pipeline, stated)
+    normal = stages(pipeline.normalizer)
+    if any(stage["type"] == "ByteLevel" for stage in normal):
+        pipeline.normalizer, normal = None, []
+    scheme = "first" if prefixed else "never"
+    pipeline.pre_tokenizer = (
+        None
+        if any(map(_marks, normal))
+        else pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme=scheme, split=isinstance(pipeline.model, Unigram))
+    )
+    return "Llama 2" if prefixed else "Gemma"
+
+
+def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
+    """Return the model whose rule a byte-level vocabulary was made with, and the rule; None is the library's own.
+
+    Its numbers show which: a piece has a space and digits (GPT-2), one digit (Qwen 2) or up to three (Llama 3).
+    """
+    pieces = list(pieces)
+    longest = max((len(piece) for piece in pieces if _DIGITS.fullmatch(piece)), default=1)
+    if longest > 3 or any(_SPACED_DIGIT.fullmatch(piece) for piece in pieces):
+        return "GPT-2", None
+    return ("Llama 3", LLAMA3) if longest > 1 else ("Qwen 2", QWEN2)
+
+
+def _pieces(pipeline: tokenizers.Tokenizer) -> list[str]:
+    """Return the pieces that are not added tokens."""
+    added = {token.content for token in pipeline.get_added_tokens_decoder().values()}
+    return [piece for piece in pipeline.get_vocab(with_added_tokens=False) if piece not in added]
+
+
+def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return the decoder as a JSON object."""
+    if pipeline.decoder is None:
+        return {"type": None}
+    state: dict[str, Any] = json.loads(pipeline.decoder.__getstate__())
+    return state
+
+
+def _decoding(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the stages of a decoder in their order."""
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [stage for inner in decoder["decoders"] for stage in _decoding(inner)]
+
+
+def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of vocabulary that the stages of a decoder are for."""
+    if "ByteLevel" in stated:
+        return BYTES
+    return SPACES if stated.keys() & {"Metaspace", "ByteFallback", "Replace"} else None
+
+
+def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
+    """Whether decoding SentencePiece drops a leading space: as the decoder says, or because encoding adds one if the
+    decoder is none of SentencePiece's."""
+    if stated.keys() & {"Metaspace", "Replace"}:
+        scheme = stated.get("Metaspace", {}).get("prepend_scheme", "never")
+        return bool(scheme != "never" or stated.get("Strip", {}).get("start", 0) > 0)
+    if stated.get("Strip", {}).get("start", 0) > 0:
+        return True
+    first = pipeline.encode("a", add_special_tokens=False).tokens[:1]
+    return bool(first) and first[0].startswith(SPACE_MARK)
+
+
+def _byte_level(pipeline: tokenizers.Tokenizer) -> Callable[[str], bytes]:
+    """Return a function from byte-level pieces to bytes; a suffix that ends words (CLIP's "</w>") is a space."""
+    suffix = getattr(pipeline.model, "end_of_word_suffix", None)
+    if not suffix:
+        return byte_level
+
+    def with_suffix(piece: str) -> bytes:
+        ended = piece.endswith(suffix)
+        return byte_level(piece.removesuffix(suffix)) + (b" " if ended else b"")
+
+    return with_suffix

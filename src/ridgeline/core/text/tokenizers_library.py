@@ -1,0 +1,218 @@
+"""The `tokenizers` library behind one boundary, so that a stranger's tokenizer.json is bounded in time and memory.
+
+The library is compiled code. It panics with an exception that `except Exception` does not catch, it aborts the process
+when an allocation fails, and it has no clock. So what would make it allocate without end is refused before it reads a
+file, a text is encoded in a thread that need not be waited for, and every error becomes one line.
+"""
+
+import base64
+import binascii
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from ridgeline.util.untrusted import PointerFile, first_line, read_object
+
+MAX_TEXT = 1 << 24
+"""Longest text of one call, in bytes: encoding takes a hundred bytes of memory for each."""
+PATIENCE = 30.0
+"""Seconds that any text may take to encode, however short."""
+PATIENCE_PER_BYTE = 30e-6
+"""Seconds more for each byte of it: ten times what a slow tokenizer takes on a slow machine."""
+MAX_STAGES = 256
+MAX_GROWTH = 4096
+"""Most bytes that the stages before the model may make of one; ALBERT's, which the worst text takes to 2904, are the
+most that are in use."""
+_SURE = 1 << 26  # bytes after normalizing that are safe to hold, whatever the text
+
+# Most bytes that one byte becomes, by Unicode's tables: U+FDFA is 3 bytes and 33 under NFKC, U+0390 2 and 6 under NFD.
+_GROWTH = {
+    "NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11, "BertNormalizer": 5, "Lowercase": 2, "ByteLevel": 2, "Metaspace": 4,
+    "Nmt": 1, "Strip": 1, "StripAccents": 1, "Split": 1, "Digits": 1, "Punctuation": 1, "Whitespace": 1,
+    "WhitespaceSplit": 1, "BertPreTokenizer": 1, "CharDelimiterSplit": 1, "UnicodeScripts": 1, "FixedLength": 1,
+}  # fmt: skip
+
+
+def read_pipeline(path: Path) -> tokenizers.Tokenizer:
+    """Load a tokenizer.json. Raises ValueError naming the file."""
+    try:
+        state = read_object(path, unique=True)  # of a name that is there twice the library might read the other value
+    except PointerFile:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error}; copy the file again") from None
+    with boundary(f"{path}: not a tokenizer.json this library reads", "copy the file again"):
+        _total_growth([state.get("normalizer"), state.get("pre_tokenizer")])
+        return tokenizers.Tokenizer.from_file(str(path))
+
+
+def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[int]:
+    """Ids of a text, without what a post-processor adds; `most_growth` as `growth` has it of the pipeline.
+
+    Raises ValueError for what cannot be encoded, or not in time. The library lets go of Python's lock only for a
+    batch, hence a batch of one.
+    """
+    size = len(text.encode("utf-8"))
+    _check_size(pipeline, text, size, most_growth)
+    ids: list[int] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            ids.extend(pipeline.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        except BaseException as error:
+            errors.append(error)
+
+    patience = PATIENCE + PATIENCE_PER_BYTE * size
+    with boundary("the tokenizer cannot encode this text", "change the text, or take another release of the tokenizer"):
+        worker = threading.Thread(target=work, name="encode", daemon=True)
+        started = time.process_time()
+        worker.start()
+        # Both clocks: on a machine that is busy or was suspended the wall's alone would end what did not begin.
+        while worker.is_alive() and (left := patience - (time.process_time() - started)) > 0:
+            worker.join(left)
+        if worker.is_alive():
+            raise ValueError(f"it takes longer than {patience:.0f} s; shorten it: a pattern of the tokenizer explodes")
+        if errors:
+            raise errors[0]
+    return ids
+
+
+@contextmanager
+def boundary(problem: str, fix: str) -> Iterator[None]:
+    """Whatever the library raises inside becomes a ValueError: `problem`, the reason, `fix`.
+
+    Its panics are no Exception, so everything is caught but what ends a program.
+    """
+    try:
+        with _quiet():
+            yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"{problem} ({first_line(error, 400)}); {fix}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps a panic's report and backtrace, which the library writes to stderr before it raises, off the terminal.
+
+    Only while this is the one thread: what others wrote meanwhile would be lost.
+    """
+    if threading.active_count() > 1:
+        yield
+        return
+    saved = None
+    with suppress(OSError):  # stderr may be closed
+        saved = os.dup(2)
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 2)
+        os.close(sink)
+    try:
+        yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def growth(pipeline: tokenizers.Tokenizer) -> int:
+    """Most bytes that the stages of a pipeline before its model make of one byte of text."""
+    return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
+
+
+def stages(part: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
+    """What a pipeline's normalizer or pre-tokenizer runs in order, as JSON has it."""
+    return [] if part is None else _stages(json.loads(part.__getstate__()))
+
+
+def _total_growth(before_model: Sequence[object]) -> int:
+    """As `growth`, of a normalizer and a pre-tokenizer as JSON has them. Raises ValueError beyond MAX_GROWTH."""
+    leaves = [leaf for stage in before_model for leaf in _stages(stage)]
+    if len(leaves) > MAX_STAGES:
+        raise ValueError(f"it has {len(leaves)} stages; {MAX_STAGES} are the most")
+    total = math.prod(map(_growth, leaves))
+    if total > MAX_GROWTH:
+        raise ValueError("its normalizer may make a text thousands of times longer")
+    return total
+
+
+def _stages(stage: object) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer as the stages that it runs in order.
+
+    The library also reads older ways to write a stage, which no release uses: without a type, or as a list.
+    """
+    if stage is None:
+        return []
+    if not isinstance(stage, dict) or not isinstance(stage.get("type"), str):
+        raise ValueError("it has a stage without a type")
+    if stage["type"] != "Sequence":
+        return [stage]
+    inner = stage.get("normalizers", stage.get("pretokenizers"))
+    return [leaf for each in inner for leaf in _stages(each)] if isinstance(inner, list) else []
+
+
+def _growth(stage: Mapping[str, Any]) -> int:
+    kind = stage.get("type")
+    if kind == "Replace":
+        pattern, content = stage.get("pattern"), _size(stage.get("content"))
+        literal = pattern.get("String") if isinstance(pattern, dict) else None
+        return max(1, -(-content // _size(literal))) if literal else 1 + content
+    if kind == "Prepend":
+        return 1 + _size(stage.get("prepend"))
+    if kind == "Precompiled":
+        return _longest_replacement(_decoded(stage.get("precompiled_charsmap")))
+    return _GROWTH.get(str(kind), 4)
+
+
+def _size(text: object) -> int:
+    return len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
+
+
+def _decoded(charsmap: object) -> bytes:
+    try:
+        return base64.b64decode(charsmap or "", validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        raise ValueError("its charsmap is not base64") from None
+
+
+def _longest_replacement(charsmap: bytes) -> int:
+    """Bytes of the longest replacement in a SentencePiece charsmap.
+
+    The format (sentencepiece/src/normalizer.cc): 4 bytes little-endian, the size of a trie of 4-byte units; the trie;
+    the replacements, each ended by a zero byte. The library allocates whatever the size says.
+    """
+    size, rest = int.from_bytes(charsmap[:4], "little"), charsmap[4:]
+    if len(charsmap) < 4 or size % 4 or size > len(rest):
+        raise ValueError("its charsmap is cut off")
+    replacements = rest[size:]
+    try:
+        replacements.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("its charsmap holds replacements that are not UTF-8") from None
+    return max(1, *(len(text) for text in replacements.split(b"\0")))
+
+
+def _check_size(pipeline: tokenizers.Tokenizer, text: str, size: int, most_growth: int) -> None:
+    """Refuse a text of too many bytes, or one that becomes so before it is cut into tokens."""
+    if size > MAX_TEXT:
+        raise ValueError(f"the text has {size} bytes; {MAX_TEXT} are the most, give it in parts")
+    if size * most_growth <= _SURE or pipeline.normalizer is None:
+        return
+    # The worst text is not this one: normalize it piece by piece, each small enough whatever becomes of it.
+    step, total = max(1, _SURE // (4 * most_growth)), 0
+    with boundary("the tokenizer cannot normalize this text", "change the text"):
+        for start in range(0, len(text), step):
+            total += len(pipeline.normalizer.normalize_str(text[start : start + step]).encode())
+            if total > 2 * _SURE:
+                raise ValueError(f"its normalizer makes over {2 * _SURE} bytes of {size}")

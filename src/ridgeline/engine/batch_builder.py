@@ -1,0 +1,125 @@
+"""From a StepPlan to the batch that a model takes: ids, positions, and the page tables that the plans have told of.
+
+Shapes: T rows of tokens, E rows of an encoder.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ridgeline.backends.staging import staged
+from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.kv_layout import KVGroup
+from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.step_plan import PlanItem, StepPlan
+
+PageTables = list[list[int]]
+"""The tables of a request, a group each: made anew when it begins, or begins again."""
+
+
+class BatchBuilder:
+    """The page tables of all requests, as plans tell them, and the maker of each plan's Batch."""
+
+    def __init__(self, groups: Sequence[KVGroup], device: torch.device) -> None:
+        self.groups, self.device = tuple(groups), device
+        self._tables: dict[int, PageTables] = {}
+
+    def build(self, items: Sequence[PlanItem]) -> Batch:
+        """Return the batch of a plan's items. `hear` has taken their page tables before."""
+        tokens = self._rows(self._placed(items))
+        starts = list(zip(items, tokens.starts, strict=False))
+        wanted = [start + offset for item, start in starts for offset in item.logits]
+        wanted += [start + offset for item, start in starts if item.scored for offset in item.scored.rows]
+        return Batch(
+            tokens,
+            self._encoder_rows(items),
+            self._tensor(wanted),
+            [item.start + len(item.tokens) for item in items],
+            [item.encoded for item in items],
+            [self._group(items, index) for index in range(len(self.groups))],
+            [item.adapter for item in items],
+        )
+
+    def hear(self, plan: StepPlan) -> None:
+        """Take what a plan tells of page tables. Plans must come in the order in which they were made."""
+        for request in plan.forget:
+            self._tables.pop(request, None)
+        for item in plan.items:
+            self._update_table(item)
+
+    def tables(self, request: int) -> PageTables:
+        """The page tables of a request, to be read."""
+        return self._tables[request]
+
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return staged(numbers, self.device, torch.int64)
+
+    def _rows(self, parts: Iterable[tuple[int, Sequence[int]]]) -> Rows:
+        """Rows of sequences, each given by its first position and its ids."""
+        ids: list[int] = []
+        positions: list[int] = []
+        starts = [0]
+        for first, own in parts:
+            ids += own
+            positions += range(first, first + len(own))
+            starts.append(len(ids))
+        return Rows(self._tensor(ids), self._tensor(positions), starts)
+
+    @staticmethod
+    def _placed(items: Iterable[PlanItem]) -> Iterator[tuple[int, Sequence[int]]]:
+        """Where each item begins and its tokens, rows of an encoder counted over all items."""
+        before = 0
+        for item in items:
+            tokens = item.tokens
+            if before and isinstance(item.encoder, Features):
+                tokens = [token if token >= 0 else token - before for token in tokens]
+            yield item.start, tokens
+            before += len(item.encoder)
+
+    def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
+        """Rows of encoders that run: ids, or the numbers of features, whose inputs are apart."""
+        inputs = [item.encoder for item in items]
+        features = [each.values for each in inputs if isinstance(each, Features)]
+        rows = self._rows(
+            (0, part)
+            for each in inputs
+            for part in ([range(each.each)] * each.inputs if isinstance(each, Features) else [each])
+        )
+        if not features:
+            return rows
+        return replace(rows, ids_N=torch.from_numpy(np.concatenate(features)).to(self.device))
+
+    def _update_table(self, item: PlanItem) -> None:
+        if item.first:
+            self._tables[item.request] = [list(pages) for pages in item.pages]
+        else:
+            for table, pages in zip(self._tables[item.request], item.pages, strict=True):
+                table.extend(pages)
+
+    def states(self, items: Sequence[PlanItem]) -> list[int]:
+        """The pages of the states of these items."""
+        fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
+        return [page for item in items for index in fixed for page in self._tables[item.request][index]]
+
+    def _group(self, items: Sequence[PlanItem], index: int) -> Tables:
+        slots, seen, first = self.places(items, index)
+        return Tables(self._tensor(slots), seen, first)
+
+    def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
+        """What a group's Tables say of these items, as plain numbers: slots, pages, first."""
+        group, size = self.groups[index], self.groups[index].page_size
+        slots: list[int] = []
+        seen: list[list[int]] = []
+        first: list[int] = []
+        for item in items:
+            table = self._tables[item.request][index]
+            end = item.start + len(item.tokens)
+            for slot in group.spec.written(item.start, end, len(item.encoder)):
+                slots.append(table[slot // size] * size + slot % size)
+            page = group.first_page(item.start)
+            seen.append(table[page : group.entries(end, item.encoded)])
+            first.append(page * size)
+        return slots, seen, first

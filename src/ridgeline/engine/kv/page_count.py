@@ -1,0 +1,53 @@
+"""How many pages KV memory has: from a budget in bytes, said as vLLM says it."""
+
+import math
+from dataclasses import replace
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+
+GIB = 1 << 30
+# Of the memory that is free beside the weights and a step: the rest is for everyone else.
+SHARE_OF_FREE = 0.5
+MAX_BY_DEFAULT = 4 * GIB
+
+
+def kv_layout(
+    model: Model,
+    budget_bytes: float,
+    page_size: int = 16,
+    most_tokens: int | None = None,
+    most_requests: int | None = None,
+    encoded: int = 0,
+) -> KVLayout:
+    """Divide a budget into pages.
+
+    most_tokens: more than that many positions, and as many of encoders, are never needed. most_requests: they are those
+    of so many sequences at most; by default of one each. encoded: positions of an encoder that each of these has, where
+    that is known.
+
+    Raises ValueError if not even one page fits, or if a page is to hold nothing.
+    """
+    layout = deal_layers(model.kv_specs, page_size, model.context)
+    if not layout.groups:
+        return layout  # an encoder keeps nothing
+    pages = int(budget_bytes // layout.page_bytes)
+    if most_tokens is not None:
+        states = min(most_tokens, most_requests or most_tokens)
+        most = [
+            states if group.spec.is_state else group.entries(most_tokens, encoded * states or most_tokens)
+            for group in layout.groups
+        ]
+        pages = min(pages, sum(most))
+    if pages < len(layout.groups):
+        raise ValueError(
+            f"a KV budget of {budget_bytes / 1024:.1f}KiB holds not one page of {page_size} positions; "
+            f"give at least {math.ceil(len(layout.groups) * layout.page_bytes / 1024)}KiB (--kv-memory), "
+            "or a smaller page"
+        )
+    return replace(layout, pages=pages)
+
+
+def default_budget(free_bytes: float) -> float:
+    """Bytes for KV memory where none are stated: half of what is free beside the weights and a step, at most 4 GiB."""
+    return min(SHARE_OF_FREE * free_bytes, MAX_BY_DEFAULT)

@@ -1,0 +1,108 @@
+"""KV memory as much as there is room for: beside the weights, a step and what else is kept, before any of it is
+taken."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+import torch
+
+from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint.adapter import Adapter
+from ridgeline.core.checkpoint.weight_loader import memory_beside, weight_bytes
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.kv.page_count import default_budget, kv_layout
+from ridgeline.engine.placement import card_memory, memory_backend
+from ridgeline.engine.speculation.speculation_setup import Draft
+from ridgeline.price.activations import activation_peak, replayed_bytes
+from ridgeline.price.price import Price
+from ridgeline.util.document.humanize import three
+from ridgeline.util.host import GIB, MIB
+
+
+def layout_with_room(
+    source: Source,
+    model: Model,
+    price: Price,
+    settings: EngineSettings,
+    context: int,
+    adapters: Sequence[Adapter],
+    place: torch.device,
+    draft: Draft | None,
+) -> KVLayout:
+    """KV memory beside the weights, a step and what the backend holds, before any of it is taken. Raises
+    ModelRefused where those do not fit, ValueError where the KV memory asked for does not."""
+    positions, limits = context * settings.limits.requests, settings.limits
+    encoded = model.encoder_context
+    # Several inputs of an encoder fill a step, or one that is longer runs alone.
+    step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
+    if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
+        parts = -(-limits.tokens // limits.most_of_one)
+        step_encoded = limits.tokens + 2 * parts * model.images.rows
+    step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
+    activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
+    backend = memory_backend(place)
+    steps = backend.replayed_steps(model)
+    taken = {"weights": weight_bytes(model), activations: step}
+    if steps is not None:
+        taken[steps.title] = replayed_bytes(steps, model, price, limits.tokens)
+    taken |= backend.workspace
+    if adapters:
+        width = model.storage.dtype.itemsize
+        taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
+    # Ranks have a part each and take the same; a draft model is whole, in the first.
+    taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
+    if draft is not None:
+        taken |= draft.taken(limits, place)
+    available, budget = settings.memory, settings.kv_bytes
+    if place.type != "cpu" and available is None:
+        available = card_memory(place, settings.memory_share)
+    free = memory_beside(source, taken, available)
+    if budget is None:
+        budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
+    share = (1.0 if draft is None else draft.left(model, 1.0, settings.page_size)) / settings.ranks
+    layout = kv_layout(
+        model, share * budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
+    )
+    if layout.nbytes > share * free:
+        raise ValueError(
+            f"KV memory of {three(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step there are "
+            f"{three(free / GIB)} GiB: give less (--kv-memory)"
+        )
+    return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
+
+
+def _with_whole_context(
+    layout: KVLayout, context: int, encoded: int, settings: EngineSettings, free: float, share: float
+) -> KVLayout:
+    """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
+    has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
+    have the rest. Raises ValueError."""
+    chunk = settings.limits.most_of_one
+    needed = layout.kept(context, min(context, chunk), encoded)
+    if needed <= layout.pages:
+        return layout
+    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= share * free / 2:
+        return replace(layout, pages=needed)
+    most = layout.capacity(chunk, encoded)
+    raise ValueError(
+        f"KV memory of {three(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, the "
+        f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
+        f"{ceil(needed * layout.page_bytes / share / MIB)}MiB"
+    )
+
+
+def _budget(settings: EngineSettings, free: float, taken: float) -> float:
+    """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
+    if settings.memory_share is None:
+        return default_budget(free)
+    budget = settings.memory_share * (free + taken) - taken
+    if budget <= 0:
+        least = three(100 * taken / (free + taken))
+        raise ValueError(
+            f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
+            f"and a step take {least} %; give a larger share"
+        )
+    return budget

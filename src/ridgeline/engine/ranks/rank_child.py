@@ -1,0 +1,99 @@
+"""Another rank's process, `python -m ridgeline.engine.ranks.rank_child`, which process.py starts: it does what the
+first rank orders, in the same order."""
+
+import os
+import pickle
+import select
+import sys
+import threading
+from dataclasses import replace
+
+import torch
+
+from ridgeline.backends.model_loader import prepare_on_cpu
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.weight_loader import load_weights
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.shard import Shard
+from ridgeline.engine.ranks.leader import time_all_reduces
+from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink
+from ridgeline.engine.ranks.rank_processes import READY, Start, join
+from ridgeline.engine.runner import Runner
+from ridgeline.util.frames import Frames
+from ridgeline.util.host import keep_freed_memory
+
+_RECEIVED = 1 << 16
+
+
+class Following:
+    """A runner of a later part of a model, which does what the first rank orders."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._batch: Batch | None = None
+        self._x_RD = torch.empty(0)
+
+    def follow(self, order: object) -> None:
+        """Do it."""
+        runner = self._runner
+        match order:
+            case Prepare(plan):
+                self._batch = runner.prepare(plan)
+            case Hidden():
+                assert self._batch is not None, "a batch comes before it runs"
+                self._x_RD = runner.hidden(self._batch)
+            case Head(first, count):
+                with torch.inference_mode():
+                    runner.head(self._x_RD[first : first + count], first)
+            case SaveStates():
+                runner.save_states()
+            case Rewind():
+                runner.rewind()
+            case TimeLink(sizes, rounds):
+                time_all_reduces(tuple(sizes), rounds)
+            case _:
+                raise AssertionError(f"{order} is no order")
+
+
+def main() -> None:
+    """Load the part of the Start on stdin, say so, and follow orders until there are no more."""
+    keep_freed_memory()
+    start = pickle.load(sys.stdin.buffer)
+    assert isinstance(start, Start)
+    threading.Thread(target=_end_with_first, daemon=True).start()
+    torch.set_num_threads(start.threads)
+    try:
+        following = Following(_runner(start))
+        print(READY, flush=True)
+        join(start.rendezvous, start.rank, start.settings.ranks)
+        frames: Frames[Order] = Frames(Order)
+        while data := os.read(sys.stdin.fileno(), _RECEIVED):
+            for order in frames.feed(data):
+                following.follow(order)
+    except Exception as error:  # whatever it is, the first rank says it
+        print(" ".join(str(error).split()) or type(error).__name__, flush=True)
+        sys.exit(1)
+
+
+def _end_with_first() -> None:
+    """End this process when the first rank's has ended, also where it waits to meet ranks that will not come."""
+    gone = select.poll()
+    gone.register(sys.stdin, 0)  # that nobody writes there any more is told without being asked
+    gone.poll()
+    os._exit(1)
+
+
+def _runner(start: Start) -> Runner:
+    settings, source = start.settings, open_source(start.model)
+    shard = Shard(start.rank, settings.ranks)
+    model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)
+    load_weights(model, source, dummy_weights=start.dummy_weights)
+    prepare_on_cpu(model)
+    layout = deal_layers(model.kv_specs, settings.page_size, model.context)
+    return Runner(model, replace(layout, pages=start.pages))
+
+
+if __name__ == "__main__":
+    main()

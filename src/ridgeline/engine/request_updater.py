@@ -1,0 +1,202 @@
+"""The outcomes of a step, taken into their requests: tokens, scores, hidden states, failures and ends."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.sampling.sample_row import HiddenStates, Outcome, RowFailure, Sampled, Scored
+from ridgeline.engine.scheduler import Scheduler
+from ridgeline.engine.step_plan import PlanItem, StepPlan
+
+if TYPE_CHECKING:
+    from ridgeline.engine.speculation.speculator import Speculator
+
+
+class OutcomeProcessor:
+    """The part of an engine that takes the outcomes of steps into their requests, and ends requests.
+
+    `output_tokens` and `dropped_tokens` are as in `Stats`.
+    """
+
+    def __init__(
+        self,
+        requests: dict[int, Request],
+        parked: dict[int, Request],
+        scheduler: Scheduler,
+        speculator: "Speculator | None",
+    ) -> None:
+        """Make a processor for an engine, whose requests it removes when they end.
+
+        Args:
+            requests: Requests that have not ended, by id.
+            parked: The first choices of those that wait for `Engine.begin`, by group.
+            scheduler: Knows of every request that is not parked.
+            speculator: Hears of every token, if there is one.
+        """
+        self._requests, self._parked, self._scheduler, self.speculator = requests, parked, scheduler, speculator
+        self.output_tokens = self.dropped_tokens = 0
+        self._ended: dict[tuple[int, int], int] = {}
+        """How many tokens the choices have that ended with the last step, by group and choice."""
+
+    def take(self, plan: StepPlan, outcomes: Sequence[Outcome], now: int) -> list[TokenEvent]:
+        """Take the outcomes of a plan; return the events, in the order of its items.
+
+        Those of requests that have ended since the plan was made are dropped.
+        """
+        events = list[TokenEvent]()
+        self._ended.clear()
+        given = _of_items(plan, outcomes)
+        if self.speculator is None:
+            path = self._scheduler.fast_path
+            fast = path.accept(given, self._requests, now, events, general=self._take_one, end=self._end)
+            self.output_tokens += fast
+            self._scheduler.computed_tokens += fast
+        else:  # which has to hear of every token
+            for item, outcome in given:
+                if item.request in self._requests:
+                    self._take_one(self._requests[item.request], item, outcome, now, events)
+        return events
+
+    def drop(self, group: int, choice: int, kept: int) -> None:
+        """Count the tokens of a choice past the first `kept` as dropped; it may have ended with the last step."""
+        ended = self._ended.pop((group, choice), None)
+        if ended is not None:
+            self.dropped_tokens += ended - kept
+        request = self._requests.get(group + choice)
+        if request is not None:
+            assert 0 < kept <= request.output_length, f"{kept} of {request.output_length} tokens are to be kept"
+            self.dropped_tokens += request.output_length - kept
+
+    def finish(
+        self, request: Request, finish: Finish, now: int, error: str | None = None, token: Sampled | None = None
+    ) -> TokenEvent:
+        """End a request, in the only way that there is, and release its memory; return the event of its end."""
+        request.finish, request.error = finish, error
+        request.timing = replace(request.timing, finished=now)
+        self._scheduler.release(request)
+        if self._parked.get(request.group) is request:
+            del self._parked[request.group]
+        if self.speculator is not None:
+            self.speculator.forget(request)
+        del self._requests[request.id]
+        scores = request.told_scores(last=True) if finish in (Finish.STOP, Finish.LENGTH) else None
+        return TokenEvent(
+            request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
+        )
+
+    def give_up(
+        self, request: Request, reason: str | None, now: int, finish: Finish = Finish.ERROR
+    ) -> list[TokenEvent]:
+        """End a request, and the choices that were to start from its prompt, which would end like it."""
+        return [self.finish(choice, finish, now, reason) for choice in (request, *request.children)]
+
+    def _take_one(
+        self, request: Request, item: PlanItem, outcome: Outcome | None, now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take what an item gave, whatever that is."""
+        if isinstance(outcome, Scored):
+            if request.scores is not None:
+                request.scores += outcome.scores
+            outcome = outcome.sampled
+            if outcome is None and request.scores is not None:
+                events.append(self._scored(request, now))
+        if outcome is None:
+            self._scheduler.settle(request, item)
+            if request.computed == request.known:
+                self._end_prompt(request, now, events)
+        elif isinstance(outcome, RowFailure):
+            events += self._end_without_token(request, outcome, now)
+        elif isinstance(outcome, HiddenStates):
+            self._take_hidden(request, item, outcome, now, events)
+        else:
+            self._take_tokens(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
+
+    def _take_tokens(
+        self, request: Request, item: PlanItem, sampled: Sequence[Sampled], now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take sampled tokens, at least one, up to one that ends the request."""
+        if request.timing.first_token is None:
+            request.timing = replace(request.timing, first_token=now)
+        if self.speculator is not None:
+            self.speculator.verified(request, len(item.logits) - 1, [one.token for one in sampled])
+        finish, known = None, request.known
+        for one in sampled:
+            finish = request.append(one.token)
+            if finish is not None:
+                self.dropped_tokens += len(sampled) - (request.known - known)
+                break
+            events.append(self._told(request, one, now))
+        self.output_tokens += request.known - known
+        self._scheduler.settle(request, item)
+        self._start_children(request, now)
+        if finish is not None:
+            self._end(request, finish, one, now, events)
+
+    def _start_children(self, request: Request, now: int) -> None:
+        """Start the further choices from the pages of the prompt, which are computed."""
+        for child in request.children:
+            self._scheduler.fork(request, child, now)
+        request.children = []
+
+    def _end_prompt(self, request: Request, now: int, events: list[TokenEvent]) -> None:
+        """End a request whose prompt is computed and that wants no token."""
+        assert not request.limit, "a request that has computed all it knows has a token sampled"
+        request.timing = replace(request.timing, first_token=now)
+        self._start_children(request, now)
+        events.append(self.finish(request, Finish.LENGTH, now))
+
+    def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
+        """End a request with its last token."""
+        self._ended[request.group, request.choice] = request.output_length
+        # A stop token is no text, but the token that completes a structured output is.
+        completes = finish is Finish.STOP and last.token not in request.stop_ids
+        if completes:
+            events.append(self._told(request, last, now))
+        events.append(self.finish(request, finish, now, token=None if completes else last))
+
+    @staticmethod
+    def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
+        """Return the event of a token with which its request does not end."""
+        scores = None if request.scores is None else request.told_scores(last=True)
+        return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
+
+    @staticmethod
+    def _scored(request: Request, now: int) -> TokenEvent:
+        """Return the event of prompt tokens that were scored before the first token comes."""
+        scores = request.told_scores(last=False)
+        return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
+
+    def _take_hidden(
+        self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take hidden states of a prompt; with the last of them the request ends."""
+        if request.hidden is not None:
+            request.hidden.append(states.states_PD)
+        self._scheduler.settle(request, item)
+        if item.segment.kv_len == request.known:
+            event = self.finish(request, Finish.STOP, now)
+            events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
+
+    def _end_without_token(self, request: Request, failure: RowFailure, now: int) -> list[TokenEvent]:
+        """End a request for which no token could be chosen. Its output stays valid if its grammar allowed none."""
+        guide = request.guide
+        if guide is None:
+            return self.give_up(request, failure.reason, now)
+        held = request.stop_ids if request.output_length < request.spec.params.min_tokens else ()
+        end = guide.dead_end(held)
+        if end is None:
+            return self.give_up(request, failure.reason, now)
+        return self.give_up(request, end.reason, now, Finish.STOP if end.whole else Finish.LENGTH)
+
+
+def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:
+    """Return the items of a plan with their outcomes; None for an item with neither logits nor scored rows."""
+    if len(outcomes) == len(plan.items):
+        return zip(plan.items, outcomes, strict=True)
+    given = iter(outcomes)
+    return [(item, next(given) if item.logits or item.scored else None) for item in plan.items]

@@ -1,0 +1,68 @@
+"""The logit rows of a plan, as the sampler is told of them."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Union, overload
+
+from ridgeline.engine.request import Request
+from ridgeline.engine.sampling.sample_row import History, SampleRow
+from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.token_rules import RuleGuide
+
+if TYPE_CHECKING:
+    from ridgeline.engine.structured_output import Guide
+
+AnyGuide = Union["Guide", RuleGuide, None]
+
+
+class SampleRows(Sequence[SampleRow]):
+    """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
+    is then: before the plan's tokens are accepted."""
+
+    def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
+        self._plan, self._requests = plan, requests
+
+    def __len__(self) -> int:
+        return sum(len(item.logits) for item in self._plan.items)
+
+    def __iter__(self) -> Iterator[SampleRow]:
+        for item in self._plan.items:
+            request = self._requests[item.request] if item.logits else None
+            history, guide = (None, None) if request is None else (request.history, request.guide)
+            for offset in item.logits:
+                assert request is not None
+                if offset > item.logits[0]:  # the row after a guess: what is known by then
+                    history, guide = _after(item.tokens[offset], history, guide)
+                yield _row(request, item.start + offset + 1, history, guide)
+
+    @overload
+    def __getitem__(self, index: int) -> SampleRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SampleRow]: ...
+    def __getitem__(self, index: int | slice) -> SampleRow | list[SampleRow]:
+        return list(self)[index]
+
+
+def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[History | None, AnyGuide]:
+    """A history and a guide with a token more, beside the request's own, which have not taken it."""
+    if history is not None:
+        history = history.copy()
+        history.append(token)
+    if guide is not None:
+        assert not isinstance(guide, RuleGuide), "nothing is guessed of what rules are followed in"
+        guide = guide.ahead()
+        guide.take(token)
+    return history, guide
+
+
+def _row(request: Request, position: int, history: History | None, guide: AnyGuide) -> SampleRow:
+    return SampleRow(
+        request.spec.params,
+        request.seed,
+        position,
+        request.choice,
+        position - request.prompt_length,
+        tuple(request.stop_ids),
+        history,
+        None if guide is None else guide.allowed(),
+        None if guide is None else guide.timestamps,
+    )

@@ -1,0 +1,127 @@
+"""From what is asked of speculation to a speculator: what can be guessed at, the draft model and its memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
+from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
+from ridgeline.core.models import ModelRefused, family_of
+from ridgeline.core.models.building import build_to_run
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.text import Tokenizer
+from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.placement import memory_backend
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.speculation.config import Speculation
+from ridgeline.engine.speculation.draft_model import ModelDrafter
+from ridgeline.engine.speculation.ngram import NgramDrafter
+from ridgeline.engine.speculation.speculator import Speculator
+from ridgeline.price.activations import activation_peak, replayed_bytes
+from ridgeline.price.price import Price
+
+_ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
+
+
+def check_speculation(speculation: Speculation, model: Model, name: str) -> None:
+    """Refuse to guess what a model cannot verify. Raises ModelRefused."""
+    if not model.has_head:
+        raise ModelRefused(f"{name} generates no tokens, which are what speculation guesses; leave it out")
+    if any(spec.is_state for spec in model.kv_specs):
+        raise ModelRefused(
+            f"{name} keeps a state, which cannot be rolled back past a wrong guess; leave speculation out"
+        )
+    if speculation.method == "draft_model" and (model.encodes or model.images is not None):
+        raise ModelRefused(
+            f"{name} reads more than the tokens that a draft model would see; guess by prompt lookup (ngram)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft model. layout: of its keys and values, None before there is memory for them."""
+
+    source: Source
+    model: Model
+    layout: KVLayout | None = None
+
+    def taken(self, limits: Limits, place: torch.device) -> Mapping[str, float]:
+        """Bytes that it takes beside its keys and values, by what for. place: where it runs."""
+        model, price = self.model, Price(self.model)
+        found = {"weights of the draft model": float(weight_bytes(model))}
+        found["activations of the draft model"] = activation_peak(price, limits.tokens, limits.requests, 0)
+        steps = memory_backend(place).replayed_steps(model)
+        if steps is not None:
+            found[f"{steps.how} steps of the draft model"] = replayed_bytes(steps, model, price, limits.tokens)
+        return found
+
+    def left(self, model: Model, nbytes: float, page_size: int) -> float:
+        """Of bytes for keys and values, those that are the model's own: both keep as many positions."""
+        own, others = (
+            deal_layers(each.kv_specs, page_size, each.context).bytes_per_token for each in (model, self.model)
+        )
+        return nbytes * own / (own + others)
+
+    def filled(self, tokenizer: Tokenizer, layout: KVLayout, place: torch.device, *, dummy_weights: bool) -> "Draft":
+        """The same with its weights, and memory for as many positions as a model with this layout keeps. Raises
+        ModelRefused where its tokens are others than those of the model's tokenizer."""
+        if not dummy_weights:
+            _check_tokens(self, tokenizer)
+        load_weights(self.model, self.source, dummy_weights=dummy_weights, device=place)
+        if place.type == "cpu":
+            prepare_on_cpu(self.model)
+        else:
+            prepare_on_gpu(self.model, place)
+        own = kv_layout(self.model, _ANY_BUDGET, layout.page_size, most_tokens=max(layout.tokens, layout.page_size))
+        return Draft(self.source, self.model, own)
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of its weights, keys and values."""
+        return sum(parameter.nbytes for parameter in self.model.parameters()) + (
+            self.layout.nbytes if self.layout else 0
+        )
+
+
+def draft_of(speculation: Speculation) -> Draft | None:
+    """The draft model that speculation asks for, without weights; None where it asks for none. Raises ModelRefused for
+    one that cannot guess."""
+    if speculation.model is None:
+        return None
+    source = open_source(speculation.model)
+    if source.pipeline:
+        raise ModelRefused(f"{source.name} draws pictures and cannot guess tokens; give a language model")
+    family_of(source.config)
+    draft = build_to_run(source.config)
+    if not draft.has_head or draft.encodes or draft.images is not None:
+        raise ModelRefused(f"{source.name} does not continue text by itself; give a draft model that does")
+    if any(spec.is_state for spec in draft.kv_specs):
+        raise ModelRefused(f"{source.name} keeps a state, which cannot be rolled back; give another draft model")
+    return Draft(source, draft)
+
+
+def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
+    """Raises ModelRefused where an id stands for another token than in this tokenizer, or for none."""
+    own = tokenizer_of(draft.source)
+    size = min(own.vocab_size, draft.model.vocabulary)
+    for token in range(tokenizer.vocab_size):
+        data = tokenizer.token_bytes(token, skip_special=False)
+        if token >= size or own.token_bytes(token, skip_special=False) != data:
+            raise ModelRefused(
+                f"{draft.source.name}: token {token} is not the model's; give a draft model with the same tokenizer"
+            )
+
+
+def speculator_of(speculation: Speculation, model: Model, draft: Draft | None, limits: Limits) -> Speculator:
+    """The speculator of an engine around a model."""
+    outputs = model.vocabulary if model.outputs is None else model.outputs
+    if draft is None:
+        drafter = NgramDrafter(speculation.longest, speculation.shortest)
+        return Speculator(drafter, speculation.tokens, outputs, priced=speculation.method == "auto")
+    assert draft.layout is not None, "the draft model has memory"
+    guessing = ModelDrafter(draft.model, draft.layout, limits.tokens, draft.model.context)
+    return Speculator(guessing, speculation.tokens, outputs)

@@ -1,0 +1,114 @@
+"""From what a request asks for to a compiled grammar, kept for the next request that asks for the same.
+
+Compiling takes some 2 ms for a schema of ten properties and is bounded by the library's own limits; whoever takes
+schemas from strangers tries them elsewhere first (server/routes/grammar_check.py).
+"""
+
+import re
+from collections import OrderedDict
+from typing import Any
+
+import llguidance
+from llguidance.gbnf_to_lark import any_to_lark
+
+from ridgeline.core.text.json_form import JSON_FORM
+from ridgeline.engine.structured_output.grammar_vocabulary import Tables
+from ridgeline.engine.structured_output_params import StructuredOutputs
+
+CACHE_BYTES = 64 << 20
+MAX_REASON = 300
+_JSON: Any = JSON_FORM
+_ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of'[^.]*anyOf")
+_ONE_OF_FIX = (
+    "oneOf is not supported for schemas that may overlap; give anyOf, or give each schema one required property with a "
+    "const of its own and write out each $ref"
+)
+_LIMITS = llguidance.LLParserLimits(verbose_errors=False)
+
+
+def source_of(outputs: StructuredOutputs) -> str:
+    """The grammar as llguidance takes it. Raises ValueError for what is not even JSON, or no GBNF."""
+    if outputs.json_object:
+        return llguidance.LLMatcher.grammar_from_json_schema('{"type":"object"}', overrides=_JSON)
+    if outputs.json is not None:
+        assert isinstance(outputs.json, str)
+        return llguidance.LLMatcher.grammar_from_json_schema(outputs.json, overrides=_JSON)
+    if outputs.regex is not None:
+        return llguidance.LLMatcher.grammar_from_regex(outputs.regex)
+    if outputs.choice is not None:
+        return llguidance.LLMatcher.grammar_from_regex("|".join(map(_literal, outputs.choice)))
+    assert outputs.grammar is not None
+    return llguidance.LLMatcher.grammar_from_lark(any_to_lark(outputs.grammar))
+
+
+def _literal(text: str) -> str:
+    """A regular expression of one text: every character that may mean something by its number."""
+    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):X}}}" for c in text)
+
+
+def compiled(outputs: StructuredOutputs, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
+    """A matcher at the beginning of its grammar. Raises ValueError that says why it cannot be followed."""
+    try:
+        source = source_of(outputs)
+    except RecursionError:
+        raise ValueError(_refusal("it is nested too deep")) from None
+    except Exception as error:  # of the library's converter of GBNF, of any kind
+        raise ValueError(_refusal(str(error))) from None
+    matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+    if matcher.is_error():
+        raise ValueError(_refusal(matcher.get_error()))
+    return matcher
+
+
+def reason_of(matcher: llguidance.LLMatcher) -> str:
+    """Why a matcher has failed, in one line; empty if it has not."""
+    return _one_line(matcher.get_error())
+
+
+def _refusal(reason: str) -> str:
+    return f"structured_outputs cannot be followed: {_one_line(reason) or 'it allows no text'}"
+
+
+def _one_line(reason: str) -> str:
+    """Return a reason of the library in one line, without its internal states and options, which no user can set."""
+    told = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
+    return " ".join(told.split())[:MAX_REASON]
+
+
+class GrammarCache:
+    """Compiled grammars, the least recently used dropped first.
+
+    compiled: how many were. nbytes: of those that are kept. The library does not say what a
+    grammar takes: 64 KiB and 200 bytes a byte of its source is more than was measured (alternations of 600 counted
+    repetitions take the most).
+    """
+
+    def __init__(self, tables: Tables, limit: int = CACHE_BYTES) -> None:
+        self._tables, self._limit = tables, limit
+        self._kept: OrderedDict[StructuredOutputs, tuple[llguidance.LLMatcher, int]] = OrderedDict()
+        self.compiled = self.nbytes = 0
+
+    def matcher(self, outputs: StructuredOutputs) -> llguidance.LLMatcher:
+        """A matcher of one's own, at the beginning. Raises ValueError for what cannot be followed."""
+        found = self._kept.get(outputs)
+        if found is None:
+            found = self._compile(outputs), _nbytes(outputs)
+            self._kept[outputs] = found
+            self.nbytes += found[1]
+            while self.nbytes > self._limit and len(self._kept) > 1:
+                self.nbytes -= self._kept.popitem(last=False)[1][1]
+        self._kept.move_to_end(outputs)
+        return found[0].deep_copy()
+
+    def _compile(self, outputs: StructuredOutputs) -> llguidance.LLMatcher:
+        self.compiled += 1
+        matcher = compiled(outputs, self._tables.library)
+        mask, _ = self._tables.next_of(matcher)
+        if not mask.any():
+            raise ValueError(_refusal(reason_of(matcher) or "no token of the vocabulary begins such a text"))
+        return matcher
+
+
+def _nbytes(outputs: StructuredOutputs) -> int:
+    texts = (outputs.json, outputs.regex, outputs.grammar, *(outputs.choice or ()))
+    return (64 << 10) + 200 * sum(len(text) for text in texts if isinstance(text, str))

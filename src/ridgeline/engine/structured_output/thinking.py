@@ -1,0 +1,97 @@
+"""Where a model's reasoning ends: what it writes for itself is free, its answer is not.
+
+As core/text/reasoning.py has it: tags that are tokens of the vocabulary count as those tokens; else they are spelled by
+several, and then only a section that the prompt has opened counts.
+"""
+
+from collections.abc import Sequence
+
+from ridgeline.core.text import Reasoning, Tokenizer
+from ridgeline.engine.structured_output.grammar_vocabulary import Mask, Tables
+
+BREAKS = 2
+"""Tokens of line breaks that may stand between a section and the answer, where every template puts two."""
+
+
+class Tags:
+    """The tags of a model's reasoning sections, and the masks that they need."""
+
+    def __init__(self, tokenizer: Tokenizer, literals: tuple[str, str], tables: Tables) -> None:
+        self._tokenizer, self._literals, self._tables = tokenizer, literals, tables
+        self.tokens = Reasoning(tokenizer, (), literals).tag_ids
+        self.closing = literals[1].encode()
+        self.opening_mask = tables.mask(() if self.tokens is None else self.tokens[:1])
+        self._unfit = None if self.tokens is not None else [self._spills(at) for at in range(len(self.closing))]
+
+    def begin(self, prompt: Sequence[int]) -> "Thinking":
+        """The reasoning of an answer to this prompt."""
+        inside = Reasoning(self._tokenizer, prompt, self._literals).inside
+        return Thinking(self, self._tables, inside, self.tokens is not None and not inside and not self._closed(prompt))
+
+    def _closed(self, prompt: Sequence[int]) -> bool:
+        """Whether the prompt ends with a section that is over, as templates do that switch reasoning off."""
+        assert self.tokens is not None
+        blank = (i for i in reversed(prompt) if not 0 <= i < self._tables.rows or self._tables.tokens[i].strip())
+        return next(blank, None) == self.tokens[1]
+
+    def unfit(self, matched: int) -> Mask | None:
+        """Tokens that would complete the closing tag and go on with the answer, after `matched` bytes of it."""
+        return None if self._unfit is None else self._unfit[matched]
+
+    def _spills(self, matched: int) -> Mask:
+        rest = self.closing[matched:]
+        ids = []
+        for token, data in enumerate(self._tables.tokens):
+            end = len(rest) if data.startswith(rest) else data.find(self.closing) + len(self.closing)
+            if (data.startswith(rest) or self.closing in data) and data[end:].strip(b"\n"):
+                ids.append(token)
+        return self._tables.mask(ids)
+
+
+class Thinking:
+    """The reasoning of one choice. `inside`: it is being written now. `may_open`: the answer may begin with it.
+    `after`: it has just ended, and so many tokens of line breaks may follow, which are not the answer's."""
+
+    def __init__(self, tags: Tags, tables: Tables, inside: bool, may_open: bool) -> None:
+        self._tags, self._tables = tags, tables
+        self.inside, self.may_open, self.after = inside, may_open, 0
+        self._matched = 0  # bytes of the closing tag that the text ends with
+
+    def copy(self) -> "Thinking":
+        """The same, for another choice."""
+        return Thinking(self._tags, self._tables, self.inside, self.may_open)
+
+    def ahead(self) -> "Thinking":
+        """The same as far as it has come, for tokens that are guessed."""
+        other = self.copy()
+        other.after, other._matched = self.after, self._matched
+        return other
+
+    def mask(self) -> Mask:
+        """What may be written inside, or what may be instead of the answer's next token."""
+        if not self.inside:
+            return self._tags.opening_mask if self.may_open else self._tables.breaks
+        unfit = self._tags.unfit(self._matched)
+        return self._tables.every if unfit is None else self._tables.every & ~unfit
+
+    def take(self, token: int) -> bool:
+        """The next token; whether it is part of the reasoning, not of the answer."""
+        data, tokens = self._tables.tokens[token], self._tags.tokens
+        if self.inside:
+            closed = self._closes(data) if tokens is None else token == tokens[1]
+            self.inside, self.after = not closed, BREAKS if closed else 0
+            return True
+        opens = self.may_open and tokens is not None and token == tokens[0]
+        breaks = self.after > 0 and data != b"" and not data.strip(b"\n")
+        self.inside, self.may_open, self.after = opens, False, self.after - 1 if breaks else 0
+        return opens or breaks
+
+    def _closes(self, data: bytes) -> bool:
+        """Whether these bytes complete the closing tag; else how much of it the text ends with is noted."""
+        closing = self._tags.closing
+        text = closing[: self._matched] + data
+        if closing in text:
+            return True
+        sizes = range(min(len(text), len(closing) - 1), 0, -1)
+        self._matched = next((size for size in sizes if text.endswith(closing[:size])), 0)
+        return False

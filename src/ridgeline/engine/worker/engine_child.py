@@ -1,0 +1,149 @@
+"""What runs in the engine's own process: `python -m ridgeline.engine.worker.engine_child SOCKET`, started by
+process.py."""
+
+import gc
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.engine.engine import WALL_CLOCK, EngineLost
+from ridgeline.engine.setup import Loaded, load_with_threads
+from ridgeline.engine.worker.engine_messages import FromEngine, Ready, ToEngine, first_of
+from ridgeline.engine.worker.engine_process import Loading, Maker, NotLoaded, Start
+from ridgeline.engine.worker.inspector import function_named, inspection
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.util.frames import Frames
+from ridgeline.util.host import keep_freed_memory, out_of_memory
+
+_RECEIVED = 1 << 16
+
+
+class Child:
+    """The engine's end of the connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._orders: Frames[ToEngine] = Frames(ToEngine)
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._said = select.poll()
+        for end in (connection, self._woken):
+            self._said.register(end, select.POLLIN)
+
+    def tell(self, message: FromEngine | Loading | NotLoaded) -> None:
+        """Say something. Raises BrokenPipeError where nobody listens any more."""
+        self._connection.sendall(self._orders.encode(message))
+
+    def first(self) -> Start:
+        """What to load. Raises EOFError where nobody says it."""
+        frames: Frames[Start] = Frames(Start)
+        while data := self._connection.recv(_RECEIVED):
+            for start in frames.feed(data):
+                return start
+        raise EOFError
+
+    def wake(self) -> None:
+        """Have an inbox that waits return, from any thread."""
+        with suppress(OSError):  # the engine has ended
+            self._waking.send(b"\0", socket.MSG_DONTWAIT)
+
+    def inbox(self, wait: bool) -> Sequence[ToEngine] | None:
+        """As loop.Inbox."""
+        messages: list[ToEngine] = []
+        if wait:
+            self._said.poll()
+            with suppress(BlockingIOError):  # it was the connection
+                self._woken.recv(_RECEIVED)
+        while True:
+            try:
+                data = self._connection.recv(_RECEIVED, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return messages
+            if not data:
+                return None
+            messages += self._orders.feed(data)
+
+
+def main() -> None:
+    """Connect, and run an engine."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(sys.argv[1])
+        try:
+            run(connection)
+        except EngineLost as error:
+            print(f"ridgeline: {error}", file=sys.stderr)
+            sys.exit(1)
+
+
+def run(connection: socket.socket) -> None:
+    """Load what the first message says and run until the connection ends. Raises EngineLost."""
+    keep_freed_memory()
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
+        signal.signal(number, signal.SIG_IGN)
+    child = Child(connection)
+    try:
+        loop = _loaded(child, child.first())
+        if loop is not None:
+            loop.run(child.inbox)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the server is gone
+
+
+def _loaded(child: Child, start: Start) -> EngineLoop | None:
+    """The engine, ready, and said to be; None where it could not be loaded, which is said too."""
+    told, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if done == total or done - told > total // 100:
+            told = done
+            child.tell(Loading(done, total))
+
+    try:
+        loaded, threads = _load(start, progress)
+    except ValueError as error:
+        child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+        return None
+    except Exception as error:
+        reason = out_of_memory(error)
+        if reason is None:
+            raise
+        child.tell(NotLoaded(reason, refused=False))
+        return None
+    torch.set_num_threads(threads)
+    if behind:
+        loaded.engine.clock = lambda: WALL_CLOCK() + behind
+    loaded.engine.number_from(first_of(start.replica))
+    device = None if start.device is None else loaded.joined(start.device)
+    inspect = inspection(start.inspector, loaded, device)
+    loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)
+    if start.transfer is not None:
+        try:
+            loop.transfer(start.transfer, loaded, child.wake)
+        except ValueError as error:
+            child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+            return None
+    gc.freeze()  # what is there by now stays; the collector need not go over it again and again
+    child.tell(Ready(loaded.info(device)))
+    return loop
+
+
+def _load(start: Start, progress: Progress) -> tuple[Loaded, int]:
+    """The engine, and the threads that it computes with."""
+    if start.maker:
+        maker: Maker = function_named(start.maker)
+        return maker(start), 1
+    return load_with_threads(
+        start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""An engine in a process of its own: started, connected, and started again when it dies.
+
+A busy Python thread in the engine's process would slow its torch calls several times, so the server's are elsewhere.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import msgspec
+
+from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.setup import Loaded
+from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.engine.transfer.config import KVTransfer
+from ridgeline.engine.worker.engine_messages import Died, EngineInfo, FromEngine, Ready, ToEngine
+from ridgeline.engine.worker.process_handle import ChildProcess, Place
+from ridgeline.price.device import Device
+from ridgeline.util.frames import Frames
+from ridgeline.util.host import check_threads
+
+_LONGEST_PAUSE = 60.0  # seconds before one more try to start a process
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
+    one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
+    devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
+    its requests have (engine_messages.py). clock: the sender's time.perf_counter_ns, for an engine on another machine,
+    which then tells moments as the sender would; None on the same one. transfer: prompts' keys and values go to other
+    engines, or come from them; None for neither."""
+
+    model: str
+    settings: EngineSettings
+    dummy_weights: bool = False
+    threads: int | None = None
+    device: Device | None = None
+    inspector: str = ""
+    maker: str = ""
+    devices: int = 1
+    replica: int = 0
+    clock: int | None = None
+    transfer: KVTransfer | None = None
+
+
+async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> Texts:
+    """The texts of an engine that runs in another process, read beside the event loop. Raises as load_texts."""
+    return await asyncio.to_thread(
+        lambda: load_texts(
+            open_source(model),
+            or_bytes=dummy_weights,
+            chat_template=settings.chat_template,
+            reasoning=settings.reasoning,
+        )
+    )
+
+
+Maker = Callable[[Start], Loaded]
+"""Makes the engine of a process otherwise than by loading a model. Raises ValueError in one line."""
+
+
+class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
+    """Weights are being read: bytes done, bytes in all."""
+
+    done: int
+    total: int
+
+
+class NotLoaded(msgspec.Struct, tag="not loaded", array_like=True, frozen=True):
+    """The model cannot be served; why, in one line. refused: the model is at fault, not who asks for it."""
+
+    reason: str
+    refused: bool
+
+    def error(self) -> ValueError:
+        """The same to be raised."""
+        return ModelRefused(self.reason) if self.refused else ValueError(self.reason)
+
+
+FromProcess = FromEngine | Loading | NotLoaded
+
+
+class EngineProcess:
+    """The engine's process as its user sees it. What it says is said on the event loop that started it."""
+
+    def __init__(
+        self,
+        start: Start,
+        texts: Texts,
+        restarts: float,
+        progress: Progress | None,
+        new_place: Callable[[], Place] = ChildProcess,
+    ) -> None:
+        """Use `EngineProcess.start`, or `begin`. restarts: how many times a process that has died is followed by
+        another; math.inf: for ever, with longer and longer pauses where none can be started. new_place: makes where the
+        next one is to run."""
+        self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
+        self.texts = texts
+        self.info: EngineInfo  # of the process that was ready last
+        self._tell: Callable[[FromEngine], None] | None = None
+        self._unheard: list[FromEngine] = []  # said before anybody listened
+        self._loop = asyncio.get_running_loop()
+        self._line: _Line | None = None
+        self.place: Place | None = None
+        """Where it runs now."""
+        self._ready = self._closing = False
+        self._again: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        model: str,
+        settings: EngineSettings | None = None,
+        *,
+        dummy_weights: bool = False,
+        threads: int | None = None,
+        device: Device | None = None,
+        restarts: float = 1,
+        progress: Progress | None = None,
+        inspector: str = "",
+        maker: str = "",
+        devices: int = 1,
+        transfer: KVTransfer | None = None,
+    ) -> Self:
+        """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
+        predicted for. restarts: as of EngineProcess. The rest as Start."""
+        if threads is not None:
+            check_threads(threads)
+        settings = settings or EngineSettings()
+        texts = await texts_beside(model, settings, dummy_weights=dummy_weights)
+        start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer)
+        process = cls(start, texts, restarts, progress)
+        await process.begin()
+        return process
+
+    async def begin(self) -> None:
+        """Start the first process and wait until it is ready. Errors are those of `start`; then none runs."""
+        try:
+            await self._launch()
+        except BaseException:
+            self.close()
+            raise
+
+    def connect(self, tell: Callable[[FromEngine], None]) -> None:
+        """`tell` takes what the engine says from now on."""
+        self._tell = tell
+        for message in self._unheard:
+            tell(message)
+        self._unheard.clear()
+
+    def send(self, message: ToEngine) -> None:
+        """Have the engine do something, before its next step. To one that is gone nothing is sent."""
+        if self._line is not None:
+            self._line.send(message)
+
+    def close(self) -> None:
+        """End the process, after its present step if that does not take long. May be called from any thread."""
+        self._closing = True
+        with suppress(RuntimeError):  # the event loop is closed, and the connection with it
+            self._loop.call_soon_threadsafe(self._hang_up)
+        if self.place is not None:
+            self.place.end(at_once=not self._ready)  # one that reads weights would not listen
+
+    def _hang_up(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if self._line is not None:
+            self._line.close()
+
+    async def _launch(self) -> None:
+        """Start a process and wait until it is ready."""
+        self._ready = False
+        ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        connected: asyncio.Future[asyncio.Protocol] = self._loop.create_future()
+
+        def line() -> _Line:
+            return _Line(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
+
+        self.place = self._new_place()
+        await self.place.begin(line, connected)
+        found = connected.result()
+        assert isinstance(found, _Line)
+        self._line = found
+        clock = time.perf_counter_ns() if self.place.far else None
+        self._line.send(msgspec.structs.replace(self._start, clock=clock))
+        self.info = await ready
+        self._ready = True
+
+    def _hear(self, message: FromProcess, ready: "asyncio.Future[EngineInfo]") -> None:
+        if isinstance(message, Loading):
+            if self._progress is not None:
+                self._progress(message.done, message.total)
+        elif isinstance(message, NotLoaded):
+            _fail(ready, message.error())
+        elif isinstance(message, Ready):
+            if not ready.done():
+                ready.set_result(message.info)
+        else:
+            self._say(message)
+
+    def _lost(self, ready: "asyncio.Future[EngineInfo]") -> None:
+        """The connection has ended, and so has the process, or will."""
+        self._line = None
+        if not ready.done():
+            _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
+        elif ready.cancelled() or ready.exception() is not None:
+            pass  # it never was ready, which whoever waited for it knows
+        elif self._closing:
+            self._say(Died("closed"))
+        elif self._restarts == 0:
+            self._say(Died(self._epitaph()))
+        else:
+            self._restarts -= 1
+            self._say(Died(self._epitaph(), final=False))
+            self._again = self._loop.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        pause = 1.0
+        while True:
+            try:
+                await self._launch()
+            except Exception as error:  # whatever it is, there is no engine
+                self._say(Died(f"it could not be started again: {error}", final=self._restarts == 0))
+                if self._restarts == 0:
+                    return
+                self._restarts -= 1
+                if self.place is not None:
+                    await asyncio.to_thread(self.place.end, at_once=True)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._say(Ready(self.info))
+                return
+
+    def _say(self, message: FromEngine) -> None:
+        if self._tell is not None:
+            self._tell(message)
+        else:
+            self._unheard.append(message)
+
+    def _epitaph(self) -> str:
+        assert self.place is not None
+        return self.place.epitaph()
+
+
+class _Line(asyncio.Protocol):
+    """The connection to the process, in whole messages."""
+
+    def __init__(
+        self,
+        connected: "asyncio.Future[asyncio.Protocol]",
+        hear: Callable[[FromProcess], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._connected, self._hear, self._lost = connected, hear, lost
+        self._frames: Frames[FromProcess] = Frames(FromProcess)
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: Any) -> None:
+        if self._connected.done():  # the process has connected; this is somebody else
+            transport.abort()
+            return
+        self._transport = transport
+        self._connected.set_result(self)
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._frames.feed(data):
+            self._hear(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connected.result() is self:
+            self._lost()
+
+    def send(self, message: object) -> None:
+        self._transport.write(self._frames.encode(message))
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _fail(ready: "asyncio.Future[EngineInfo]", error: Exception) -> None:
+    if not ready.done():
+        ready.set_exception(error)

@@ -1,0 +1,1 @@
+"""What a run costs and why: traces, calibration, simulated traffic, benchmarks, checks."""

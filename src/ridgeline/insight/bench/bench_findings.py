@@ -1,0 +1,127 @@
+"""Findings: what a benchmark found out about a server, and how far it is to be trusted."""
+
+from dataclasses import dataclass, field
+
+from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.job import Job, Load
+from ridgeline.insight.bench.prediction import Prediction
+from ridgeline.insight.bench.server_probe import Served, Steps
+from ridgeline.insight.bench.streamed_response import SHORTER, beyond_context
+from ridgeline.insight.bench.sweep import Sweep
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.summary import MAX_LATENESS, Goodput, highest
+from ridgeline.util.document.humanize import percent, say_seconds
+
+_CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a chat template begins with is less
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
+    that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
+    one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context."""
+
+    served: Served
+    job: Job
+    run: Run
+    slo: SLO | None = None
+    sweep: Sweep | None = None
+    steps: dict[str, Steps] = field(default_factory=dict)
+    predicted: Prediction | None = None
+    unpredicted: str = ""
+    fitted: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether the load generator was too late for latencies to be the server's: then none is told."""
+        return self.run.summary.client_late
+
+    @property
+    def goodput(self) -> Goodput | None:
+        """None without objectives, and where the load generator was too late for it: when that decides of a request."""
+        good = self.run.summary.goodput
+        return None if good is None or (self.refused and good.uncertain) else good
+
+    @property
+    def cached(self) -> float:
+        """The share of the prompts that the server had kept, where all of them should have been new; else 0."""
+        data, summary = self.job.data, self.run.summary
+        new = data.kind == "random" and not data.prefix and data.turns == 1
+        return summary.cached_tokens / summary.prompt_tokens if new and summary.prompt_tokens else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """In one word or two."""
+        if self.refused or self.run.client_limited:
+            return "client limited"
+        if self.run.stopped:
+            return "given up"
+        if self.run.overloaded:
+            return "overloaded"
+        if self.run.job.load.users is not None:
+            return "closed loop"
+        return "too short to tell" if self.run.steadiness is None else "steady"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Sentences for the verdict."""
+        run, told = self.run, []
+        if self.cached > _CACHED:
+            told.append(
+                f"The server had {percent(self.cached)} of the prompt tokens in its cache, though every prompt should "
+                "be new: were they asked before, with the same --seed? TTFT is that of cached prompts."
+            )
+        if run.summary.client_late or run.summary.some_late:
+            told.append(self._lateness())
+        if run.client_limited and not self.refused:
+            told.append(f"A client process was busy {run.cpu:.0%} of the time: use more --processes to be sure.")
+        if self.job.data.kind == "random" and any(map(beyond_context, run.summary.reasons)):
+            told.append(f"Requests were longer than the model's context: {SHORTER}.")
+        if run.stopped:
+            told.append(f"The run was given up: {run.stopped}.")
+        if run.overloaded and run.steadiness is not None:
+            told.append(
+                f"Requests came faster than they were answered: {60 * run.steadiness.growth:,.0f} more were under way "
+                "each minute. Latencies of such a run depend on how long it was."
+            )
+        if self.uncounted:
+            told.append("The server does not count tokens: they are the pieces of its streams here, which may differ.")
+        return tuple(told)
+
+    def _lateness(self) -> str:
+        """How late the load generator was, what that means for the figures, and why it may be."""
+        late = self.run.summary.latencies["lateness"]
+        assert late is not None
+        judged = highest(late)
+        by = f", {say_seconds(late.mean)} on average"
+        if judged is not None:
+            by = f", {'the median' if judged[0] == 50 else f'p{judged[0]}'} {say_seconds(judged[1])}"
+        said = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
+        if not self.refused:
+            return f"{said}: TTFT and E2E of those that were are not the server's alone, service TTFT is."
+        if self.run.busy:
+            cure = "Use more --processes, or less load."
+        else:
+            cure = (
+                f"Its busiest process took {self.run.cpu:.0%} of a core, so that more --processes are no cure: it "
+                "waited for a core that others have, the server it measures among them. Give it "
+                "a machine or cores of its own."
+            )
+        limit = percent(MAX_LATENESS)
+        return f"{said}, over {limit} of the median TTFT: that is not the server's latency, and none is given. {cure}"
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether there are answers of which the server said no count."""
+        return self.run.summary.counted < self.run.summary.answered
+
+
+def load_in_words(load: Load) -> str:
+    """`Poisson arrivals, 10 a second`."""
+    if load.users is not None:
+        return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"
+    capped = f", at most {load.most_under_way} under way" if load.most_under_way is not None else ""
+    if load.arrivals == "trace":
+        return f"arrivals of the trace{'' if load.speed == 1 else f' {load.speed:g} times as fast'}{capped}"
+    name = {"poisson": "Poisson", "gamma": f"gamma ({load.burstiness:g})", "constant": "constant"}[load.arrivals]
+    return f"{name} arrivals, {load.rate:.4g} a second{capped}"

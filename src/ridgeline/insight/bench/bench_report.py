@@ -1,0 +1,292 @@
+"""Report: findings as a document: the answers, then what they rest on, then what every word means."""
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.insight.bench.bench_findings import Findings, load_in_words
+from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.figures import figures
+from ridgeline.insight.bench.sweep import ATTAIN, MIN_REQUESTS, Level
+from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, needed
+from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
+from ridgeline.util.document.elements import (
+    Block,
+    Bullets,
+    Cell,
+    Document,
+    Facts,
+    Heading,
+    Paragraph,
+    Row,
+    Table,
+    columns,
+)
+from ridgeline.util.document.humanize import percent, say_difference, say_seconds, three
+
+_FEW = "n too small"
+_ROWS = ("TTFT", "service TTFT", "server TTFT", "ITL", "chunk gap", "TPOT", "E2E", "worst gap", "queue delay")
+_INTERVALS = ("TTFT", "TPOT", "E2E")
+
+
+def report(findings: Findings, *, drawn: bool) -> Document:
+    """The document. drawn: with its figures, for who can see them."""
+    blocks: list[Block] = [Bullets(tuple(_answers(findings)))]
+    if findings.reasons:
+        blocks.append(Bullets(findings.reasons, "warning"))
+    if findings.sweep is not None:
+        blocks += [Heading("Rates"), _levels(findings)]
+    shown = "Latencies" if findings.sweep is None else f"Latencies at {findings.run.job.load.rate:.4g} a second"
+    blocks += [Heading(shown), _latencies(findings)]
+    if findings.run.summary.reasons:
+        blocks += [Heading("Not answered"), _failures(findings.run.summary)]
+    blocks += [Heading("The load generator"), Facts(tuple(_client(findings)))]
+    if findings.steps:
+        blocks += [Heading("The server's steps, priced and measured"), _steps(findings)]
+    if findings.predicted is not None and not findings.refused:
+        blocks += [Heading("Predicted"), *_predicted(findings)]
+    elif findings.unpredicted:
+        blocks += [Heading("Predicted"), Paragraph(findings.unpredicted)]
+    if drawn:
+        blocks += [Heading("Figures"), *figures(findings)]
+    definitions = Facts(tuple(DEFINITIONS.items()))
+    blocks += [Heading("What the words mean"), Paragraph(SYMBOLS), definitions]
+    return Document(_title(findings), tuple(blocks), _lead(findings))
+
+
+def _title(findings: Findings) -> str:
+    how = f"sweep of {len(findings.sweep.levels)} rates" if findings.sweep else load_in_words(findings.run.job.load)
+    return f"{findings.served.model} at {findings.served.base}: {how}"
+
+
+def _lead(findings: Findings) -> str:
+    data = findings.job.data
+    asked = {"random": "Random words", "file": f"Prompts of {data.path}", "trace": f"Lengths of {data.path}"}[data.kind]
+    sizes = findings.run.summary.sizes
+    given, made, parts = sizes["input"], sizes["output"], [asked]
+    if given is not None:
+        parts.append(f"{given.mean:,.0f} tokens in on average")
+    if made is not None:
+        parts.append(f"{made.mean:,.0f} out")
+    return f"{', '.join(parts)}; {findings.job.target.url}"
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _answers(findings: Findings) -> Iterator[str]:
+    run, summary = findings.run, findings.run.summary
+    if findings.sweep is not None:
+        yield _knee(findings)
+    yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
+    yield (
+        f"{three(summary.requests_per_second)} requests and {three(summary.tokens_per_second)} tokens a second"
+        + (f"; offered were {three(run.offered)} requests." if run.job.load.users is None and run.offered else ".")
+    )
+    good = findings.goodput
+    if good is not None:
+        apart = f"; {good.unknown} lack a metric" if good.unknown else ""
+        apart += f"; {good.uncertain} missed it only by what the load generator was late" if good.uncertain else ""
+        yield f"Goodput {three(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
+    if not findings.refused and summary.answered:
+        yield _typical(summary)
+    if findings.fitted:
+        yield _fitted(findings)
+
+
+def _fitted(findings: Findings) -> str:
+    data, context = findings.job.data, findings.served.context
+    return (
+        f"Prompts of {data.input} tokens, answers of {data.output}: the default lengths do not fit the model's context "
+        f"of {context:,}; --input and --output say others."
+    )
+
+
+def _outcome(summary: Summary) -> str:
+    """`198 of 200 requests answered, 1 rejected, 1 failed`."""
+    others = [f"{summary.counts[name]} {name}" for name in ("rejected", "failed", "unfinished") if summary.counts[name]]
+    return ", ".join([f"{summary.answered} of {summary.total} requests answered", *others])
+
+
+def _typical(summary: Summary) -> str:
+    parts = []
+    for name in ("TTFT", "TPOT", "E2E"):
+        found = summary.latencies[name]
+        if found is not None:
+            which = "mean" if found.percentiles[50] is None else "median"
+            parts.append(f"{name} {say_seconds(middle(found))} ({which})")
+    return ", ".join(parts) + "."
+
+
+def _knee(findings: Findings) -> str:
+    assert findings.sweep is not None
+    met = f"meet {findings.slo}" if findings.slo else "are answered"
+    knee = findings.sweep.knee
+    if knee is None:
+        return f"No rate was good; at {findings.sweep.levels[0].rate:.4g} a second, the lowest: {findings.sweep.ended}."
+    above = findings.sweep.above
+    then = findings.sweep.ended if above is None else f"at {above.rate:.4g} a second: {above.why}"
+    name = "The knee" if findings.sweep.reached else "The knee was not reached"
+    return f"{name}: at {knee.rate:.4g} requests a second {ATTAIN:.0%} of them {met}; {then}."
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _latencies(findings: Findings) -> Table:
+    """In milliseconds."""
+    rows: list[Row] = []
+    for name in _ROWS:
+        found = findings.run.summary.latencies[name]
+        if found is None or (findings.refused and name not in CLIENTS_OWN):
+            continue
+        rows.append(Row((name, _ms(found.mean), *_percentiles(found), _ms(found.most), f"{found.count:,}")))
+        if name in _INTERVALS and any(found.percentiles.values()):
+            between = [_between(at) for at in found.percentiles.values()]
+            rows.append(Row(("95 % interval", "", *between), "dim"))
+    notes = [f"{_outcome(findings.run.summary)}; averages are of those answered."]
+    if any(cell == _FEW for row in rows for cell in row.cells):
+        few = ", ".join(f"p{percent} {needed(percent):,}" for percent in SHOWN)
+        notes.append(f"{_FEW}: a percentile takes ten samples beyond it ({few}).")
+    heads = columns("ms", "mean", *(f"p{percent}" for percent in SHOWN), "max", "n")
+    return Table(heads, tuple(rows), tuple(notes))
+
+
+def _percentiles(found: Distribution) -> list[str]:
+    return [_FEW if at is None else _ms(at.mid) for at in found.percentiles.values()]
+
+
+def _between(at: Interval | None) -> str:
+    return "" if at is None else f"{_ms(at.low)}..{_ms(at.high)}"
+
+
+def _ms(seconds: float) -> str:
+    return three(seconds * 1e3)
+
+
+def _failures(summary: Summary) -> Table:
+    rows = sorted(summary.reasons.items(), key=lambda pair: -pair[1])
+    return Table(
+        columns("requests", "share", "reason", words=(2,)),
+        tuple(
+            Row((f"{count:,}", percent(count / summary.total), reason or "given up when the run ended"))
+            for reason, count in rows
+        ),
+    )
+
+
+def _levels(findings: Findings) -> Table:
+    """A row for each rate of the sweep."""
+    assert findings.sweep is not None
+    name = "the knee" if findings.sweep.reached else "the highest good rate"
+    rows = [_level(level, name if level is findings.sweep.knee else "") for level in findings.sweep.levels]
+    heads = columns(
+        "rate/s", "done/s", "good", "goodput/s", "tokens/s", "TTFT p50", "TPOT p50", "not answered", "", words=(8,)
+    )
+    least = f"A rate is judged from {MIN_REQUESTS} requests at least, longer than --duration if need be."
+    return Table(heads, tuple(rows), (f"TTFT and TPOT in ms. {least}",))
+
+
+def _level(level: Level, name: str) -> Row:
+    """name: of the level that is looked at closely, empty for others."""
+    summary = level.run.summary
+    told = not summary.client_late
+    latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
+    goodput = "-" if summary.goodput is None else three(summary.goodput.rate)
+    cells = (
+        f"{level.rate:.4g}",
+        three(summary.requests_per_second),
+        percent(summary.good_share),
+        goodput,
+        three(summary.tokens_per_second),
+        *latencies,
+        str(summary.total - summary.answered),
+        Cell(name, "good") if name else level.why,
+    )
+    return Row(cells, "strong" if name else "")
+
+
+def _middle_ms(found: Distribution | None) -> str:
+    return "-" if found is None else _ms(middle(found))
+
+
+def _client(findings: Findings) -> Iterator[tuple[str, str]]:
+    run, late = findings.run, findings.run.summary.latencies["lateness"]
+    yield "processes", f"{run.processes}, the busiest {run.cpu:.0%} of a core"
+    if late is not None:
+        typical, most = (late.percentiles[p] for p in (50, 99))
+        said = [
+            f"median {say_seconds(typical.mid)}" if typical else f"mean {say_seconds(late.mean)}",
+            f"p99 {say_seconds(most.mid)}" if most else f"at most {say_seconds(late.most)}",
+        ]
+        yield "lateness", f"{', '.join(said)}: sent after the moment at which it might be"
+    summary = run.summary
+    yield (
+        "tokens",
+        (
+            "pieces of the streams: the server counts none"
+            if findings.uncounted
+            else f"counted by the server, {summary.tokens_per_chunk:.3g} to a piece"
+        ),
+    )
+    yield "prompts", _prompts(findings)
+    yield "seed", f"{findings.job.data.seed}; --seed {findings.job.data.seed} asks the same at the same moments"
+
+
+def _prompts(findings: Findings) -> str:
+    data, summary = findings.job.data, findings.run.summary
+    if data.kind == "file":
+        return "as the file has them"
+    if data.vocabulary is not None:
+        return f"token ids below {data.vocabulary:,}"
+    fit = "as the server counts two prompts" if data.wording.measured else "not measured: a word is taken for a token"
+    cached = f"; {percent(summary.cached_tokens / summary.prompt_tokens)} cached" if summary.cached_tokens else ""
+    return f"{data.wording.per_word:.3g} tokens a word, {fit}{cached}"
+
+
+def _steps(findings: Findings) -> Table:
+    rows = []
+    for phase, steps in sorted(findings.steps.items()):
+        if steps.count:
+            priced = steps.predicted / steps.priced if steps.priced else None
+            each = steps.measured / steps.count
+            off = "" if priced is None else say_difference(each / priced - 1)
+            told = "-" if priced is None else _ms(priced)
+            rows.append(Row((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
+    at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} a second"
+    notes = (f"By the server's own metrics, between the start of the measured run{at} and its end.",)
+    return Table(columns("phase", "steps", "measured ms", "predicted ms", "measured over it"), tuple(rows), notes)
+
+
+def _predicted(findings: Findings) -> Iterator[Block]:
+    """What the price says beside what was measured."""
+    assert findings.predicted is not None
+    runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
+    rows = [_beside(run, findings) for run in runs if not run.summary.client_late and run.summary.answered]
+    heads = columns("load", "tokens/s", "predicted", "TTFT ms", "predicted", "TPOT ms", "predicted", "", words=(0, 7))
+    prediction = findings.predicted
+    note = (
+        f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and answers of "
+        f"{prediction.output:,}: the plan's closed loop of users, an open loop being held against the fewest users who "
+        f"make its rate, at most {three(prediction.most)} requests a second. HTTP, text and the network are not in it."
+    )
+    yield Table(heads, tuple(rows), (note,))
+
+
+def _beside(run: Run, findings: Findings) -> Row:
+    assert findings.predicted is not None
+    users, summary = run.job.load.users, run.summary
+    if users is None:
+        point = findings.predicted.at_rate(run.offered)
+    else:
+        point = min(findings.predicted.points, key=lambda one: abs(one.users - users))
+    told: Sequence[float | None] = (None,) * 3
+    if point is not None:
+        tokens = point.tokens_per_second if users is not None else run.offered * findings.predicted.output
+        told = (tokens, point.ttft * 1e3, point.tpot * 1e3)
+    got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
+    cells = [("-" if v is None else three(v)) for pair in zip(got, told, strict=True) for v in pair]
+    load = f"{three(run.offered)}/s" if users is None else f"{users} users"
+    return Row((load, *cells, "" if point else "more than it expects"))
+
+
+def _middle(found: Distribution | None) -> float | None:
+    return None if found is None else middle(found) * 1e3

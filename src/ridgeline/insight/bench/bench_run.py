@@ -1,0 +1,141 @@
+"""Run: a job done, and what it showed of the server and of the load generator itself."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from ridgeline.insight.bench import client_pool
+from ridgeline.insight.bench.job import Data, Job
+from ridgeline.insight.bench.server_probe import Steps
+from ridgeline.insight.bench.streamed_response import SHORTER, beyond_context
+from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.series import Second, seconds, ttfts_by_arrival, under_way
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.stationarity import Steadiness, steadiness
+from ridgeline.insight.traffic.summary import Summary, summarise
+
+Look = Callable[[], Awaitable[Mapping[str, Steps]]]
+"""What a server says of its steps until now, by phase."""
+# Added to the seed of prompts that are asked before or after others: the server may have kept those.
+_WARM_UP, _AGAIN = 1_000_003, 15_485_863
+BUSY = 0.8  # share of a core from which a client process is no longer sure to be in time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
+    core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
+    too short to tell. steps: the server's own, from the start of the run to its end, where it tells."""
+
+    job: Job
+    processes: int
+    records: list[Record]
+    summary: Summary
+    cpu: float
+    stopped: str
+    steadiness: Steadiness | None
+    steps: Mapping[str, Steps] = field(default_factory=dict)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether requests came faster than they were answered for as long as one looked."""
+        return self.steadiness is not None and self.steadiness.overloaded
+
+    @property
+    def client_limited(self) -> bool:
+        """Whether the load generator was late or busy by too much for its figures to be the server's."""
+        return self.summary.client_late or self.cpu > BUSY
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client process had so much to do that more of them would help."""
+        return self.cpu > BUSY / 2
+
+    @property
+    def seconds(self) -> list[Second]:
+        """The run second by second."""
+        return seconds(self.records)
+
+    @property
+    def offered(self) -> float:
+        """Requests a second that were intended, over the time in which they were."""
+        intended = [record.intended for record in self.records]
+        span = (max(intended) - min(intended)) / 1e9 if intended else 0.0
+        return (len(intended) - 1) / span if span else 0.0
+
+
+def run_of(job: Job, parts: Sequence[client_pool.Part], slo: SLO | None) -> Run:
+    """What the parts of a job say together."""
+    records = sorted((r for part in parts for r in part.records), key=lambda record: (record.intended, record.index))
+    end = max((record.over for record in records), default=0)
+    last = max((record.intended for record in records), default=0)
+    rate = len(records) / (last / 1e9) if last else 0.0
+    steady = None
+    if job.load.users is None:  # a closed loop cannot fall behind
+        steady = steadiness(under_way(records, min(end, last)), ttfts_by_arrival(records), rate)
+    stopped = [part.stopped for part in parts if part.stopped]
+    cpu = max(part.cpu / part.wall for part in parts)
+    return Run(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
+
+
+async def no_steps() -> Mapping[str, Steps]:
+    """The steps of a server that does not tell of them."""
+    return {}
+
+
+async def run(
+    job: Job,
+    processes: int | None,
+    most: int,
+    slo: SLO | None,
+    told: Callable[[str], None],
+    look: Look = no_steps,
+) -> Run:
+    """Do a job. processes: as many, but for those that would have no user or no place; None to begin with one and,
+    where that was late or busy and `most` allows it, do it again with as many as its share of a core asks for, and
+    other prompts. told: of how far it is, in words."""
+    limit = processes or most
+    limit = min(limit, job.load.users or limit, job.load.most_under_way or limit)
+    found = await _measured(job, 1 if processes is None else limit, slo, told, look)
+    if processes is None and found.client_limited and limit > 1 and not found.stopped:
+        count = min(limit, max(2, round(found.cpu / (BUSY / 2))))
+        told(f"one process was late or busy ({found.cpu:.0%} of a core): once more with {count}\n")
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + _AGAIN)
+        found = await _measured(msgspec.structs.replace(job, data=data), count, slo, told, look)
+    return found
+
+
+async def _measured(job: Job, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> Run:
+    """A job done once, with the steps that the server did meanwhile."""
+    before = await look()
+    found = run_of(job, await client_pool.run(job, processes, lambda at: told(_words(at))), slo)
+    after = await look()
+    return replace(found, steps={phase: steps.since(before.get(phase)) for phase, steps in after.items()})
+
+
+async def warm_up(job: Job, requests: int) -> None:
+    """A few requests of the job, one after another, that are not counted: connections, caches, the first compile.
+
+    Raises ValueError where none of them is answered, with the server's reason.
+    """
+    load = msgspec.structs.replace(
+        job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0
+    )
+    if job.data.kind == "file":  # its own prompts would be cached when their turn comes
+        data = Data(input="64", output="16")
+    else:
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + _WARM_UP)
+    (part,) = await client_pool.run(msgspec.structs.replace(job, load=load, data=data), 1, lambda at: None)
+    if part.records and not any(record.outcome in ("ok", "rejected") for record in part.records):
+        raise no_answer(job, part.records[0].reason)
+
+
+def no_answer(job: Job, reason: str) -> ValueError:
+    """What to say where the server answers none of a job's requests, for its reason."""
+    cure = f"; {SHORTER}" if job.data.kind == "random" and beyond_context(reason) else ""
+    return ValueError(f"the server answers no request of this kind: {reason}{cure}")
+
+
+def _words(at: client_pool.Progress) -> str:
+    return f"{at.sent} sent, {at.over} over" + (f", {at.bad} failed or rejected" if at.bad else "")

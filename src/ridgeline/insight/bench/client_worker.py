@@ -1,0 +1,42 @@
+"""Worker: a process of a fleet. Its job comes in by standard input, what became of it goes out by standard output."""
+
+import asyncio
+import signal
+import sys
+from typing import IO
+
+from ridgeline.insight.bench.client_pool import FromWorker, Inbox, Ready, Start, ToWorker, progress_of, run_part
+from ridgeline.insight.bench.job import Job
+from ridgeline.insight.bench.load_generator import StopRun
+from ridgeline.insight.traffic.request_record import Record
+from ridgeline.util.frames import Frames
+
+
+async def _work(out: IO[bytes]) -> None:
+    """Read the job, say that it is read, begin when told to; give up when standard input ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    orders: Inbox[ToWorker] = Inbox(reader, ToWorker)
+    frames: Frames[FromWorker] = Frames(FromWorker)
+
+    def tell(message: FromWorker) -> None:
+        out.write(frames.encode(message))
+        out.flush()
+
+    def watch(records: list[Record]) -> None:
+        if reader.at_eof():
+            raise StopRun("another process gave up")
+        tell(progress_of(records))
+
+    job = await orders.next()
+    if not isinstance(job, Job):  # it was given up before it began
+        return
+    tell(Ready())
+    start = await orders.next()
+    if isinstance(start, Start):
+        tell(await run_part(job, start.at, watch))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides
+    asyncio.run(_work(sys.stdout.buffer))

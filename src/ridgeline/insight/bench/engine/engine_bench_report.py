@@ -1,0 +1,139 @@
+"""Report: rows as a document, the ceiling first, and as JSON."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ridgeline.backends import backend_of
+from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Median, Row
+from ridgeline.insight.bench.engine.measured_roofs import Roofs
+from ridgeline.price.device import Device
+from ridgeline.price.physics_guard import under_floor
+from ridgeline.util.document.elements import Block, Bullets, Document, Table, columns
+from ridgeline.util.document.elements import Row as Line
+from ridgeline.util.document.humanize import percent, say, three
+
+_WORDS = {PREFILL: "prefill", DECODE: "decode", OUTPUT: "output"}
+_NOTES = (
+    "ceiling: if each step that ran had taken its floor, max(FLOPs / peak, bytes of weights and KV / bandwidth). "
+    "share: of the ceiling. roof: the one that binds.",
+    "prefill: tokens of all prompts, until every request has its first token. decode: the tokens after that, over the "
+    "time after it. output: all tokens that came, over all of the time.",
+)
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def document(model: str, rows: Sequence[Row], roofs: Roofs) -> Document:
+    """The document of all rows."""
+    count = len(rows[0].rounds)
+    spread = ("least", "most") if count > 1 else ()
+    heads = ("tok/s", "ceiling", "measured", "share", *spread, "roof")
+    table = Table(
+        columns(*heads, words=(0, len(heads) - 1)),
+        tuple(line for row in rows for line in _lines(row, spread=bool(spread))),
+        (*((f"Medians of {count} rounds, the workloads in turn.",) if spread else ()), *_NOTES),
+    )
+    blocks: tuple[Block, ...] = (table,)
+    warnings = tuple(_warnings(rows, roofs))
+    if warnings:
+        blocks += (Bullets(warnings, "warning"),)
+    threads = f"{roofs.threads} thread{'' if roofs.threads == 1 else 's'}"
+    where = f"{rows[0].devices[0].title}: {threads}, kernels: {_kernels()}"
+    return Document(f"{model} on {where}", blocks, _lead(rows, roofs))
+
+
+def _lead(rows: Sequence[Row], roofs: Roofs) -> str:
+    """Which roofs, and how high they are."""
+    devices = [device for row in rows for device in row.devices]
+    rates = [f"{name} {say(rate, 'FLOP/s')}" for name, rate in _peaks(devices).items()]
+    told = ", ".join([f"memory {say(_bandwidth(devices), 'B/s')}", *rates])
+    if roofs.calibrated is not None:
+        return f"Roofs calibrated, {roofs.calibrated.sources['all']}: {told}."
+    return f"Roofs probed before and after each run, in the median: {told}" + (f"; {roofs.why}." if roofs.why else ".")
+
+
+def _lines(row: Row, *, spread: bool) -> Iterator[Line | str]:
+    yield f"{row.workload.name}: {row.workload}"
+    for name in (name for name in _WORDS if name in row.names):
+        found = row.median(name)
+        between = tuple(map(three, found.spread)) if spread else ()
+        roof = f"{found.roof.name}, {say(found.roof.rate, found.roof.unit)}"
+        yield Line((_WORDS[name], three(found.ceiling), three(found.measured), percent(found.share), *between, roof))
+
+
+def _warnings(rows: Sequence[Row], roofs: Roofs) -> Iterator[str]:
+    for row in rows:
+        beaten = [_WORDS[name] for name in row.names if any(under_floor(f.seconds, f.floor) for f in row.each(name))]
+        if beaten:
+            cure = "calibrate again, or give --probe" if roofs.calibrated is not None else "measure again"
+            yield (
+                f"{row.workload.name}: {' and '.join(beaten)} beat the ceiling, which cannot be: the machine was "
+                f"faster than when its roofs were measured; {cure}."
+            )
+        if row.preemptions:
+            yield (
+                f"{row.workload.name}: KV memory was short, {row.preemptions:,} times a request gave way to others and "
+                "was computed again; give more --kv-memory."
+            )
+
+
+def _kernels() -> str:
+    return backend_of(torch.device("cpu")).kernel_set
+
+
+def _bandwidth(devices: Sequence[Device]) -> float:
+    return statistics.median(device.bandwidth for device in devices)
+
+
+def _peaks(devices: Sequence[Device]) -> dict[str, float]:
+    return {name: statistics.median(device.peaks[name] for device in devices) for name in devices[0].peaks}
+
+
+# -- for programs -----------------------------------------------------------------------------------------------------
+
+
+def row_json(row: Row, roofs: Roofs) -> dict[str, Any]:
+    """A row: its figures at the top; then, by the same names, what the roofs allow, the share of that which was
+    reached, the least and the most measured, and the roof that binds. Medians over the rounds."""
+    found = dict(_medians(row))
+    return {
+        "engine": "ridgeline",
+        "workload": row.workload.name,
+        **{name: round(median.measured, 2) for name, median in found.items()},
+        "ceiling": {name: round(median.ceiling, 2) for name, median in found.items()},
+        "share": {name: round(median.share, 4) for name, median in found.items()},
+        "spread": {name: [round(end, 2) for end in median.spread] for name, median in found.items()},
+        "roof": {name: median.roof.name for name, median in found.items()},
+        "roofs": {
+            "basis": "probed" if roofs.calibrated is None else "calibrated",
+            "bytes_per_second": _bandwidth(row.devices),
+            "flops_per_second": _peaks(row.devices),
+        },
+        "rounds": len(row.rounds),
+        "threads": roofs.threads,
+        "kernels": _kernels(),
+        "preemptions": row.preemptions,
+    }
+
+
+def _medians(row: Row) -> Iterator[tuple[str, Median]]:
+    """Of all figures, and of decode once more as milliseconds of a step in which every request gets a token."""
+    for name in row.names:
+        yield name, row.median(name)
+    if DECODE in row.names:
+        decode, each = row.median(DECODE), 1e3 * row.workload.requests
+        least, most = decode.spread
+        yield (
+            "decode_step_ms",
+            replace(
+                decode,
+                ceiling=each / decode.ceiling,
+                measured=each / decode.measured,
+                spread=(each / most, each / least),
+            ),
+        )

@@ -1,0 +1,74 @@
+"""Roofs: what the machine could do while a workload ran.
+
+Those of its calibration, or, where there is none or somebody else slows the machine down, those that a probe finds
+before and after the run, halfway.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from ridgeline.insight.calibrate import estimate
+from ridgeline.insight.calibrate.calibration_file import Uncalibrated, load
+from ridgeline.insight.calibrate.gpu_calibration import probed_card
+from ridgeline.insight.calibrate.local_device import this_accelerator
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Cache, Device
+
+R = TypeVar("R")
+
+_PROCESSOR = torch.device("cpu")
+
+
+class Roofs:
+    """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
+    is nothing else to go by, empty where probes were asked for."""
+
+    def __init__(self, threads: int, *, probe: bool = False, place: torch.device = _PROCESSOR) -> None:
+        """probe: even where there is a calibration. place: the processor or a card."""
+        self.threads = threads
+        self.calibrated: Device | None = None
+        self.why = ""
+        if not probe:
+            try:
+                on_card = place.type == "cuda"
+                self.calibrated = this_accelerator(place.index or 0) if on_card else load(threads).device()
+            except Uncalibrated as error:
+                self.why = str(error)
+        self._timer = Timer(place, threads)
+        self._last: Device | None = None
+
+    def around(self, call: Callable[[], R]) -> tuple[R, Device]:
+        """What a call gives, and the machine meanwhile. The probe after one is that before the next."""
+        if self.calibrated is not None:
+            return call(), self.calibrated
+        before = self._last or self._probed()
+        result = call()
+        self._last = self._probed()
+        return result, halfway(before, self._last)
+
+    def _probed(self) -> Device:
+        probed = probed_card if self._timer.device.type == "cuda" else estimate.probed
+        return probed(self._timer, estimate.PROBE_SECONDS)
+
+
+def halfway(one: Device, other: Device) -> Device:
+    """The mean of the roofs of two probes; a cache that only one of them saw is none."""
+    others = {cache.name: cache for cache in other.caches}
+    return replace(
+        one,
+        peaks={name: statistics.mean((rate, other.peaks[name])) for name, rate in one.peaks.items()},
+        bandwidth=statistics.mean((one.bandwidth, other.bandwidth)),
+        caches=tuple(
+            Cache(
+                cache.name,
+                min(cache.nbytes, others[cache.name].nbytes),
+                statistics.mean((cache.bandwidth, others[cache.name].bandwidth)),
+            )
+            for cache in one.caches
+            if cache.name in others
+        ),
+    )

@@ -1,0 +1,169 @@
+"""Workload: requests that are handed to an engine at once. A file has several, each under its name.
+
+    {
+      "batch16": {"sequences": 16, "prompt": 128, "output": 128, "temperature": 0.8, "top_p": 0.95},
+      "mixed": {"requests": 64, "prompt": [32, 512], "output": [16, 128], "seed": 0}
+    }
+
+Lengths are fixed, or drawn evenly from the first number to the second. Tokens are drawn too: the same file and seed
+give the same prompts to whichever engine draws them so.
+"""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ridgeline.engine.params import SamplingParams
+from ridgeline.util.untrusted import read_object
+
+MAX_COUNT = 1 << 20
+"""Requests of a workload, and tokens of one of them, at most."""
+MAX_TOKENS = 1 << 24
+"""Tokens of a workload's prompts together, at most: they are Python's integers while it runs."""
+
+_IDS = range(5, 1999)  # ids that most vocabularies have, without those that are often control tokens
+_SHAPES = (
+    '{"sequences": 16, "prompt": 128, "output": 128} or '
+    '{"requests": 64, "prompt": [32, 512], "output": [16, 128], "seed": 0}'
+)
+_LENGTHS = ("prompt", "output")
+_MORE = ("seed", "temperature", "top_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request: the ids of its prompt, and how many tokens are to come after them."""
+
+    prompt: list[int]
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """So many requests at once. prompt, output: tokens of each, from and to.
+
+    mixed: lengths are drawn, so that requests begin and end in the midst of others; else all are alike, and prefill and
+    decode are two times that can be told apart. temperature, top_p: as in SamplingParams.
+    """
+
+    name: str
+    requests: int
+    prompt: tuple[int, int]
+    output: tuple[int, int]
+    mixed: bool
+    seed: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that one of its requests may have, prompt and output together."""
+        return self.prompt[1] + self.output[1]
+
+    def asks(self, vocabulary: int) -> list[Ask]:
+        """The requests, for a model with so many ids. Raises ValueError where those are too few to draw from."""
+        ids = range(_IDS.start, min(_IDS.stop, vocabulary))
+        if not ids:
+            raise ValueError(f"the model has {vocabulary} token ids; prompts are drawn from id {_IDS.start} on")
+        # The order of the draws is what makes prompts equal to those of others: a length, its tokens, the output.
+        draw = random.Random(self.seed)
+        return [
+            Ask([draw.choice(ids) for _ in range(self._length(self.prompt, draw))], self._length(self.output, draw))
+            for _ in range(self.requests)
+        ]
+
+    def _length(self, between: tuple[int, int], draw: random.Random) -> int:
+        return draw.randint(*between) if self.mixed else between[0]
+
+    def params(self, output: int) -> SamplingParams:
+        """How a request of so many tokens samples them, whatever the model makes of its end token."""
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=output, ignore_eos=True)
+
+    def __str__(self) -> str:
+        """`16 x 128 in, 128 out`."""
+        given, made = (f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in (self.prompt, self.output))
+        sampled = f", temperature {self.temperature:g}, top-p {self.top_p:g}" if self.temperature else ""
+        return f"{self.requests:,} x {given} in, {made} out{sampled}"
+
+
+def read_workloads(path: Path) -> dict[str, Workload]:
+    """The workloads of a file, by name. Raises ValueError in one line that names the workload and the field."""
+    found = read_object(path, unique=True)
+    if not found:
+        raise ValueError(f'{path} has no workload; write one like {{"batch16": {_SHAPES.partition(" or ")[0]}}}')
+    return {name: _workload(f"{path}: workload {name!r}", name, fields) for name, fields in found.items()}
+
+
+def choose(workloads: Mapping[str, Workload], names: Collection[str]) -> list[Workload]:
+    """Those of these names, in the order of the names; all where there are none. Raises ValueError for a name that
+    stands for none."""
+    for name in names:
+        if name not in workloads:
+            near = get_close_matches(name, workloads, 1)
+            meant = f"; did you mean {near[0]}?" if near else f"; the file has {', '.join(workloads)}"
+            raise ValueError(f"there is no workload {name!r}{meant}")
+    return [workloads[name] for name in dict.fromkeys(names or workloads)]
+
+
+def _workload(where: str, name: str, fields: Any) -> Workload:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where} is no object; write it like {_SHAPES}")
+    kinds = [kind for kind in ("sequences", "requests") if kind in fields]
+    if len(kinds) != 1:
+        wrong = "both sequences (alike) and requests (of drawn lengths)" if kinds else "neither sequences nor requests"
+        raise ValueError(f"{where} has {wrong}; write it like {_SHAPES}")
+    (kind,) = kinds
+    _check_keys(where, fields, kind)
+    mixed = kind == "requests"
+    read = _between if mixed else _fixed
+    prompt, output = (read(where, key, fields[key]) for key in _LENGTHS)
+    seed = fields.get("seed", 1)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(f"{where}: seed is {seed!r}; give a whole number")
+    own = {key: fields[key] for key in ("temperature", "top_p") if key in fields}
+    try:
+        SamplingParams(**own)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    requests = _count(where, kind, fields[kind])
+    if requests * prompt[1] > MAX_TOKENS:
+        raise ValueError(f"{where} has up to {requests * prompt[1]:,} tokens of prompt; give {MAX_TOKENS:,} or fewer")
+    return Workload(name, requests, prompt, output, mixed, seed, **own)
+
+
+def _check_keys(where: str, fields: Mapping[str, Any], kind: str) -> None:
+    """Raises ValueError for a key that is missing, and one that means nothing."""
+    for key in _LENGTHS:
+        if key not in fields:
+            raise ValueError(f"{where} has no {key}; write it like {_SHAPES}")
+    known = (kind, *_LENGTHS, *_MORE)
+    for key in fields:
+        if key not in known:
+            raise ValueError(f"{where} has {key!r}, which means nothing here; it may have {', '.join(known)}")
+
+
+def _count(where: str, key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
+        raise ValueError(f"{where}: {key} is {value!r}; give a whole number from 1 to {MAX_COUNT:,}")
+    return value
+
+
+def _fixed(where: str, key: str, value: Any) -> tuple[int, int]:
+    if isinstance(value, list):
+        raise ValueError(
+            f"{where}: {key} is {value!r}; sequences are alike: give one number, or write requests for sequences"
+        )
+    length = _count(where, key, value)
+    return length, length
+
+
+def _between(where: str, key: str, value: Any) -> tuple[int, int]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise ValueError(f"{where}: {key} is {value!r}; give from and to, like [32, 512]")
+    least, most = (_count(where, key, each) for each in value)
+    if least > most:
+        raise ValueError(f"{where}: {key} is {value!r}; the first number is the smaller one: give {[most, least]}")
+    return least, most

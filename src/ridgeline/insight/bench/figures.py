@@ -1,0 +1,149 @@
+"""Figures of a report: what a table cannot show."""
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.insight.bench.bench_findings import Findings
+from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.series import cumulative
+from ridgeline.insight.traffic.summary import middle
+from ridgeline.util.document.charts import Chart, Series, Span, Spans
+
+_MAX_ROWS = 60  # of a waterfall
+_DECADE = 10  # times: values further apart than that are on a logarithmic axis
+
+
+def figures(findings: Findings) -> Iterator[Chart | Spans]:
+    """Those that there is something to draw for. Where the load generator was too late, none that shows a latency."""
+    if findings.sweep is not None:
+        yield from _rates(findings)
+    if not findings.refused and findings.run.summary.answered:
+        yield from _load(findings)
+        yield from _distributions(findings.run)
+        yield _waterfall(findings.run)
+    if findings.run.records:
+        yield from _over_time(findings.run)
+
+
+# -- over the rate ----------------------------------------------------------------------------------------------------
+
+
+def _rates(findings: Findings) -> Iterator[Chart]:
+    """Goodput over the rate with the knee; TTFT and TPOT over the rate, the price's beside them."""
+    assert findings.sweep is not None
+    levels = [level for level in findings.sweep.levels if not level.run.summary.client_late]
+    if not levels:
+        return
+    name = "the knee" if findings.sweep.reached else "the highest good rate"
+    marks = () if findings.sweep.knee is None else ((findings.sweep.knee.rate, name),)
+    least, most = levels[0].rate, levels[-1].rate
+    log_x = most > _DECADE * least
+    good = tuple((level.rate, _good_rate(level.run)) for level in levels)
+    offered = Series("offered", ((least, least), (most, most)), "dashed")
+    what = "goodput" if findings.slo else "answered"
+    yield Chart(
+        f"{what.capitalize()} over the rate",
+        "requests a second",
+        f"{what}, requests a second",
+        (Series(what, good), offered),
+        marks,
+        log_x,
+        log_y=log_x,
+    )
+    for latency in ("TTFT", "TPOT"):
+        measured = tuple(
+            (level.rate, middle(found) * 1e3) for level in levels if (found := level.run.summary.latencies[latency])
+        )
+        if measured:
+            series = [Series(f"{latency}, measured", measured), *_predicted_over_rate(findings, latency, most)]
+            title = f"Median {latency} over the rate"
+            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_x, log_y=_over_a_decade(series))
+
+
+def _over_a_decade(series: Sequence[Series]) -> bool:
+    """Whether values differ by more than a plain axis can show."""
+    values = [y for one in series for _, y in one.points if y > 0]
+    return bool(values) and max(values) > _DECADE * min(values)
+
+
+def _good_rate(run: Run) -> float:
+    goodput = run.summary.goodput
+    return run.summary.requests_per_second if goodput is None else goodput.rate
+
+
+def _predicted_over_rate(findings: Findings, latency: str, most: float) -> list[Series]:
+    """The price's users, at the requests a second that they make, as far as the measurement goes."""
+    if findings.predicted is None:
+        return []
+    rising, last = [], 0.0
+    for point in findings.predicted.points:
+        if last < point.requests_per_second <= most:
+            rising.append((point.requests_per_second, (point.ttft if latency == "TTFT" else point.tpot) * 1e3))
+            last = point.requests_per_second
+    return [Series(findings.predicted.label, tuple(rising), "dashed")] if rising else []
+
+
+def _load(findings: Findings) -> Iterator[Chart]:
+    """Tokens a second against the time a token takes: what one user gives up for what all gain."""
+    runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
+    measured = tuple(
+        (run.summary.tokens_per_second, middle(found) * 1e3)
+        for run in runs
+        if not run.summary.client_late and (found := run.summary.latencies["TPOT"]) is not None
+    )
+    if not measured:
+        return
+    series = [Series("measured", measured, "points")]
+    if findings.predicted is not None:
+        predicted = findings.predicted
+        points = tuple((point.tokens_per_second, point.tpot * 1e3) for point in predicted.points)
+        series.append(Series(f"{predicted.label}, 1 to {predicted.points[-1].users} users", points, "dashed"))
+    if len(measured) > 1 or findings.predicted is not None:
+        yield Chart("Throughput against latency", "output tokens a second, all requests", "TPOT, ms", tuple(series))
+
+
+# -- of one run -------------------------------------------------------------------------------------------------------
+
+
+def _distributions(run: Run) -> Iterator[Chart]:
+    """Which share of requests had at most this TTFT, this TPOT."""
+    answered = [record for record in run.records if record.outcome == "ok"]
+    for name, values in (
+        ("TTFT", [record.ttft for record in answered]),
+        ("TPOT", [record.tpot for record in answered]),
+    ):
+        found = sorted(value / 1e6 for value in values if value is not None)
+        if len(found) > 1:
+            series = Series(f"{len(found):,} requests", cumulative(found), "steps")
+            yield Chart(f"Distribution of {name}", "ms", f"share of requests with at most this {name}", (series,))
+
+
+def _waterfall(run: Run) -> Spans:
+    """Requests one below the other; of many, evenly chosen ones."""
+    step = max(1, -(-len(run.records) // _MAX_ROWS))
+    shown = run.records[::step]
+    some = "" if step == 1 else f", every {step}th of {len(run.records):,}"
+    kinds = ("waiting at the client", "to the first token", "answer", "not answered")
+    rows = tuple((str(record.index), _stretches(record)) for record in shown)
+    return Spans(f"Requests{some}", "seconds", kinds, rows)
+
+
+def _stretches(record: Record) -> tuple[Span, ...]:
+    a, s = record.intended / 1e9, (record.intended if record.sent is None else record.sent) / 1e9
+    waited = (Span(a, s, 0),) if s > a else ()
+    if record.outcome != "ok":
+        return (*waited, Span(s, max(s, record.over / 1e9), 3))
+    first, last = record.chunks[0] / 1e9, record.chunks[-1] / 1e9
+    return (*waited, Span(s, first, 1), Span(first, last, 2))
+
+
+def _over_time(run: Run) -> Iterator[Chart]:
+    """Second by second: requests under way, tokens."""
+    seconds = run.seconds
+    for title, name, values in (
+        ("Requests under way", "requests", [second.under_way for second in seconds]),
+        ("Output tokens", "tokens a second", [second.tokens for second in seconds]),
+    ):
+        points = tuple((second.second, value) for second, value in zip(seconds, values, strict=True))
+        ends = (*points, (len(seconds), values[-1]))
+        yield Chart(f"{title} over time", "seconds", name, (Series(name, ends, "steps"),))

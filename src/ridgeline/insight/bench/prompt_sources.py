@@ -1,0 +1,250 @@
+"""Prompts: what each session asks. The same for a seed and a number, whichever process asks it."""
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from ridgeline.insight.bench.job import Data, Target
+from ridgeline.insight.traffic.lengths import parse_lengths
+from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
+from ridgeline.util.untrusted import first_line, read_json
+
+# Common words that most vocabularies hold as one token each.
+_COMMON = (
+    "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but "
+    "not what all were we when your can said there use an each which she do how their if will up other about out many "
+    "then them these so some her would make like him into time has look two more write go see number no way could "
+    "people my than first water been call who oil its now find long down day did get come made may part over new "
+    "sound take only little work know place year live me back give most very after thing our just name good sentence "
+    "man think say great where help through much before line right too mean old any same tell boy follow came want"
+)
+_WORDS = _COMMON.split(" ")
+
+Prompt = str | list[int] | list[dict[str, Any]]
+"""A text, token ids, or the messages of a chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question. output: tokens of the answer, None for what the model makes of it."""
+
+    prompt: Prompt
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation; most have one turn. Later ones carry what was said before them."""
+
+    turns: tuple[Turn, ...]
+
+
+class Source(Protocol):
+    """Where sessions come from."""
+
+    def items(self) -> Iterator[TraceRequest | None]:
+        """What is known of each session before its words are made: cheap, because every process goes through all."""
+
+    def session(self, index: int, item: TraceRequest | None) -> Session:
+        """The words of one."""
+
+    def check(self, target: Target) -> None:
+        """Refuse a target whose route does not take what this asks. Raises ValueError."""
+
+
+def source_of(data: Data) -> Source:
+    """The sessions that data describe. Raises ValueError for files and lengths that cannot be read."""
+    if data.kind == "trace":
+        return Traced(data)
+    return Synthetic(data) if data.kind == "random" else Listed(data)
+
+
+class Synthetic:
+    """Random words or ids, of drawn lengths; a shared prefix where one is asked for."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self._input = parse_lengths(data.input, "--input")
+        self._output = None if data.output is None else parse_lengths(data.output, "--output")
+
+    def check(self, target: Target) -> None:
+        """Words can be asked everywhere."""
+
+    def items(self) -> Iterator[TraceRequest | None]:
+        """Without end."""
+        return repeat(None)
+
+    def session(self, index: int, item: TraceRequest | None) -> Session:
+        """Each turn is drawn by itself; only the first has the prefix."""
+        draw = random.Random(f"{self.data.seed}/{index}")
+        return Session(tuple(self._turn(draw, first=not turn) for turn in range(self.data.turns)))
+
+    def _turn(self, draw: random.Random, *, first: bool) -> Turn:
+        pieces = []
+        if first and self.data.prefix:
+            name = f"{self.data.seed}/prefix/{draw.randrange(self.data.prefixes)}"
+            pieces.append((name, self.data.prefix))
+        pieces.append((str(draw.getrandbits(64)), self._input.draw(draw)))
+        return Turn(written(pieces, self.data), None if self._output is None else self._output.draw(draw))
+
+
+class Traced:
+    """The lengths of a trace. Where it names the blocks of its prompts, blocks of one name are the same text."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        next(self.items())  # a file that cannot be read is refused before anything is sent
+
+    def check(self, target: Target) -> None:
+        """Words can be asked everywhere."""
+
+    def items(self) -> Iterator[TraceRequest | None]:
+        """As recorded."""
+        return iter(read_trace(Path(self.data.path)))
+
+    def session(self, index: int, item: TraceRequest | None) -> Session:
+        """One turn: the named blocks of its prompt, then what is nobody else's."""
+        assert item is not None
+        left, pieces = item.input, []
+        for name in item.blocks[: math.ceil(item.input / item.block) if item.block else 0]:
+            pieces.append((f"{self.data.seed}/block/{name}", min(item.block, left)))
+            left -= pieces[-1][1]
+        if left:
+            pieces.append((f"{self.data.seed}/{index}", left))
+        return Session((Turn(written(pieces, self.data), item.output),))
+
+
+class Listed:
+    """The prompts of a file, from its first on and again when it is over: a JSON list of conversations as ShareGPT has
+    them, or JSON lines with `prompt` or `messages` (and `max_tokens`)."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        path = Path(data.path)
+        self._output = None if data.output is None else parse_lengths(data.output, "--output")
+        found = _share_gpt(path) if path.suffix == ".json" else _json_lines(path)
+        self.prompts = [pair for pair in found if pair[0]]
+        if not self.prompts:
+            raise ValueError(f"{path} holds no prompt")
+
+    def check(self, target: Target) -> None:
+        """Messages need a chat, ids a completion."""
+        for prompt, output in self.prompts:
+            body_of(target, [], Turn(prompt, output))
+
+    def items(self) -> Iterator[TraceRequest | None]:
+        """Without end."""
+        return repeat(None)
+
+    def session(self, index: int, item: TraceRequest | None) -> Session:
+        """One turn."""
+        prompt, output = self.prompts[index % len(self.prompts)]
+        if output is None and self._output is not None:
+            output = self._output.draw(random.Random(f"{self.data.seed}/{index}"))
+        return Session((Turn(prompt, output),))
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def written(pieces: list[tuple[str, int]], data: Data) -> Prompt:
+    """A prompt of pieces, each a name and its tokens; equal names give equal words. What the server adds to every
+    prompt (tokens.fixed) is taken from the last piece."""
+    if data.vocabulary is not None:
+        return list(chain.from_iterable(_ids(name, tokens, data.vocabulary) for name, tokens in pieces))
+    *shared, (last, tokens) = pieces
+    texts = [words(name, max(1, round(count / data.wording.per_word))) for name, count in shared]
+    own = max(1, round((tokens - data.wording.fixed) / data.wording.per_word))
+    return " ".join([*texts, words(last, own)])
+
+
+@lru_cache(maxsize=4096)
+def words(name: str, count: int) -> str:
+    """So many words; of one name always the same."""
+    return " ".join(random.Random(name).choices(_WORDS, k=count))
+
+
+def _ids(name: str, count: int, vocabulary: int) -> list[int]:
+    draw = random.Random(name)
+    return [draw.randrange(vocabulary) for _ in range(count)]
+
+
+def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
+    """What the human says first in each conversation."""
+    found = read_json(path)
+    if not isinstance(found, list):
+        raise ValueError(f"{path} holds no list of conversations")
+    for number, conversation in enumerate(found, 1):
+        try:
+            first = next(iter(conversation["conversations"]), None)
+            if first is not None and first["from"] in ("human", "user"):
+                yield str(first["value"]), None
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path}, conversation {number}: it is not as ShareGPT has them") from None
+
+
+class _Line(msgspec.Struct):
+    prompt: str | list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    max_tokens: int | None = None
+
+
+def _json_lines(path: Path) -> Iterator[tuple[Prompt, int | None]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _line(path, number, line)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
+    try:
+        read = msgspec.json.decode(line, type=_Line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{path}, line {number}: {first_line(error)}") from None
+    prompt = read.prompt if read.prompt is not None else read.messages
+    if prompt is None:
+        raise ValueError(f"{path}, line {number}: it has neither prompt nor messages")
+    return prompt, read.max_tokens
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def body_of(target: Target, said: list[dict[str, Any]], turn: Turn) -> bytes:
+    """The JSON of a request. said: the messages of the turns before it; a completion has them as lines of text.
+
+    Raises ValueError for messages or token ids that the endpoint has no field for.
+    """
+    fields: dict[str, Any] = {"model": target.model, "stream": True, "stream_options": {"include_usage": True}}
+    if target.endpoint == "chat":
+        fields["messages"] = [*said, *messages(turn.prompt)]
+    else:
+        if turn.prompt and isinstance(turn.prompt[0], dict):
+            raise ValueError("messages need --endpoint chat; completions take a prompt")
+        before = "".join(f"{message['content']}\n" for message in said)
+        fields["prompt"] = before + turn.prompt if isinstance(turn.prompt, str) else turn.prompt
+    if turn.output is not None:
+        fields["max_tokens"] = turn.output
+    if target.ignore_eos:
+        fields["ignore_eos"] = True
+    return json.dumps({**fields, "temperature": 0.0, **target.more}).encode()
+
+
+def messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """A prompt as messages. Raises ValueError for token ids, which no chat takes."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if prompt and isinstance(prompt[0], int):
+        raise ValueError("token ids need --endpoint completions; a chat takes text")
+    return [message for message in prompt if isinstance(message, dict)]

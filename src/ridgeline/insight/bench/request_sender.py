@@ -1,0 +1,94 @@
+"""Ask: one request from its bytes to its record."""
+
+import asyncio
+from collections import deque
+
+from ridgeline.insight.bench.clock import Clock
+from ridgeline.insight.bench.sse_parser import EventStream
+from ridgeline.insight.bench.streamed_response import Answer, error_in
+from ridgeline.insight.bench.transport import Reply, Transport, Unanswered, error_body
+from ridgeline.insight.traffic.request_record import Record
+
+REJECTED = (429, 503)
+_MAX_LEAD = 2_000_000  # nanoseconds
+_ENOUGH = 4  # requests; the first ones open connections
+
+
+class Asker:
+    """Who sends requests and writes down what becomes of them. start: the clock's moment that records count from.
+    timeout: seconds after which a request is given up."""
+
+    def __init__(self, transport: Transport, clock: Clock, start: int, timeout: float) -> None:
+        self.transport, self.clock, self.start, self.timeout = transport, clock, start, timeout
+        self._took: deque[int] = deque(maxlen=32)
+
+    @property
+    def lead(self) -> int:
+        """Nanoseconds that it lately took to hand a request to the socket, the median and at most 2 ms: who begins so
+        much earlier sends at the moment that was intended. 0 until that is known."""
+        return min(_MAX_LEAD, sorted(self._took)[len(self._took) // 2]) if len(self._took) >= _ENOUGH else 0
+
+    async def aim(self, intended: int) -> int:
+        """Return when it is time to begin with a request that is intended at a moment; and that time, for `ask`."""
+        begun = self.start + intended - self.lead
+        await self.clock.until(begun)
+        return begun
+
+    def now(self) -> int:
+        """Nanoseconds after the start."""
+        return self.clock.now() - self.start
+
+    async def ask(self, body: bytes, record: Record, begun: int | None = None) -> str:
+        """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError. begun: by
+        `aim`, where it was aimed."""
+        answer = Answer()
+        try:
+            async with asyncio.timeout(self.timeout), self.transport.post(body) as reply:
+                if begun is not None:
+                    self._took.append(reply.sent - begun)
+                record.sent, record.status = reply.sent - self.start, reply.status
+                if reply.status == 200:
+                    await self._read(reply, record, answer)
+                else:
+                    _refused(record, error_in(await error_body(reply)))
+        except TimeoutError:
+            _failed(record, f"no whole answer within {self.timeout:g} s")
+        except Unanswered as error:
+            _failed(record, error.reason)
+        except ValueError as error:
+            _failed(record, str(error))
+        finally:
+            record.ended = self.now()
+        return answer.text
+
+    async def _read(self, reply: Reply, record: Record, answer: Answer) -> None:
+        """Follow the stream to its end. All frames of one read were decoded at one moment."""
+        events = EventStream()
+        try:
+            async for piece in reply.pieces():
+                now = self.now()
+                for frame in events.feed(piece):
+                    if answer.take(frame):
+                        record.chunks.append(now)
+        finally:  # what is known of an answer that broke off
+            record.input, record.cached = answer.prompt, answer.cached
+            record.counted = answer.output is not None
+            record.output = len(record.chunks) if answer.output is None else answer.output
+            record.server_queue, record.server_ttft = map(answer.timings.get, ("queued_ms", "first_token_ms"))
+        if answer.error is not None:
+            _failed(record, f"an error in the stream: {answer.error}")
+        elif not answer.finished:
+            _failed(record, "the stream ended before the answer did")
+        elif not record.chunks:
+            _failed(record, "an answer without content")
+        else:
+            record.outcome = "ok"
+
+
+def _refused(record: Record, words: str) -> None:
+    record.outcome = "rejected" if record.status in REJECTED else "failed"
+    record.reason = f"HTTP {record.status}" + (f": {words}" if words else "")
+
+
+def _failed(record: Record, reason: str) -> None:
+    record.outcome, record.reason = "failed", reason

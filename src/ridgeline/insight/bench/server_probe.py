@@ -1,0 +1,204 @@
+"""Server: who is there, which model it has, what its words make in tokens, and what it says of its own steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from ridgeline.insight.bench.clock import WallClock
+from ridgeline.insight.bench.job import Target, Wording
+from ridgeline.insight.bench.prompt_sources import Turn, body_of, words
+from ridgeline.insight.bench.request_sender import Asker
+from ridgeline.insight.bench.transport import HttpTransport, Unanswered
+from ridgeline.insight.traffic.request_record import Record
+
+_IGNORE_EOS = ("ridgeline", "vllm", "sglang", "llamacpp")  # owners of models whose servers take the field
+_FEW, _MANY = 16, 64  # words that a server is asked to count
+_OURS = "ridgeline"
+_SECONDS = 10
+_STEP, _PREDICTED = "step_seconds", "step_predicted_seconds"
+
+
+class _Model(msgspec.Struct):
+    id: str
+    owned_by: str = ""
+    root: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server says of itself. owner: whose program it is, as far as it says. root: what its model was loaded
+    from. context: positions of its model. device: the title of what it prices its steps for, where
+    it was asked and is calibrated."""
+
+    base: str
+    model: str
+    owner: str = ""
+    root: str = ""
+    context: int | None = None
+    device: str | None = None
+
+    @property
+    def is_ridgeline(self) -> bool:
+        """Whether it is a server of Ridgeline's."""
+        return self.owner == _OURS
+
+    @property
+    def takes_ignore_eos(self) -> bool:
+        """Whether it is known to go on after the end token where it is asked to."""
+        return self.owner in _IGNORE_EOS
+
+    @property
+    def local(self) -> bool:
+        """Whether it runs on this machine."""
+        return (urlsplit(self.base).hostname or "") in ("localhost", "127.0.0.1", "::1")
+
+
+def base_of(url: str) -> str:
+    """A server's URL without the `/v1` that many write behind it. Raises ValueError for what is none."""
+    whole = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(whole)
+        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"{url!r} is no URL of a server; write one like http://127.0.0.1:8000")
+    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+async def who_is_there(base: str, headers: Mapping[str, str], model: str | None) -> Served:
+    """Ask for the list of models. model: which one is meant; None for the first.
+
+    Raises Unanswered where no server is there, ValueError where it refuses or has no such model.
+    """
+    status, body = await _get(f"{base}/v1/models", headers)
+    if status in (401, 403):
+        raise ValueError(f"{base} wants a key (HTTP {status}); give --api-key, or set OPENAI_API_KEY")
+    try:
+        models = msgspec.json.decode(body, type=_Models).data if status == 200 else []
+    except (msgspec.DecodeError, RecursionError):
+        models = []
+    if status == 503:
+        raise ValueError(f"{base} is not ready (HTTP 503); ask again when it has loaded its model")
+    if model is None and not models:
+        raise ValueError(f"{base}/v1/models names no model (HTTP {status}); name one with --model")
+    found = next((one for one in models if model in (None, one.id)), None)
+    if found is not None:
+        return Served(base, found.id, found.owned_by, found.root, found.max_model_len)
+    if models:
+        raise ValueError(f"{base} has no model {model!r}; it has {', '.join(one.id for one in models[:8])}")
+    assert model is not None
+    return Served(base, model)
+
+
+async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Status and body. Raises Unanswered."""
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            return response.status, await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise Unanswered(f"no server answers at {url}: {why}", unreachable=True) from None
+
+
+async def measure_wording(target: Target) -> Wording:
+    """How many tokens words make, by the server's own count of two prompts. Not measured where it does not count, or
+    has no room now. Raises ValueError where it does not answer requests of this kind, with its reason."""
+    counts = []
+    clock = WallClock()
+    transport = HttpTransport(target.url, target.headers, clock)
+    try:
+        for place, many in enumerate((_FEW, _MANY)):
+            record = Record(place, 0, 0)
+            asker = Asker(transport, clock, clock.now(), target.timeout)
+            await asker.ask(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
+            if record.outcome == "failed" and record.input is None:
+                raise ValueError(f"the server answers no request of this kind: {record.reason}")
+            counts.append(record.input)
+    finally:
+        await transport.close()
+    few, many_tokens = counts
+    if few is None or many_tokens is None or many_tokens <= few:
+        return Wording()
+    each = (many_tokens - few) / (_MANY - _FEW)
+    return Wording(few - each * _FEW, each, True)
+
+
+class _State(msgspec.Struct):
+    device: str | None = None
+    calibrated: bool = False
+
+
+async def calibrated_device(served: Served, headers: Mapping[str, str]) -> str | None:
+    """The title of the device that a server of ours prices its steps for, where that is calibrated."""
+    try:
+        status, body = await _get(f"{served.base}/v1/engine/state", headers)
+        state = msgspec.json.decode(body, type=_State) if status == 200 else _State()
+    except (Unanswered, ValueError):
+        return None
+    return state.device if state.calibrated else None
+
+
+# -- what it says of its steps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of one phase: how many, seconds that they took, and that the price said of those that it knew."""
+
+    count: float
+    measured: float
+    priced: float
+    predicted: float
+
+    def since(self, before: "Steps | None") -> "Steps":
+        """Those after an earlier look."""
+        if before is None:
+            return self
+        return Steps(
+            self.count - before.count,
+            self.measured - before.measured,
+            self.priced - before.priced,
+            self.predicted - before.predicted,
+        )
+
+
+async def steps_by_phase(served: Served, headers: Mapping[str, str]) -> dict[str, Steps]:
+    """The steps that a server of ours has done until now, from its metrics; empty where they cannot be had."""
+    if not served.is_ridgeline:
+        return {}
+    try:
+        status, body = await _get(f"{served.base}/metrics", headers)
+        return _steps(body.decode()) if status == 200 else {}
+    except (Unanswered, ValueError):
+        return {}
+
+
+def _steps(text: str) -> dict[str, Steps]:
+    sums: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name.removeprefix(f"{_OURS}:"), sample.labels.get("phase", "")] = sample.value
+    return {
+        phase: Steps(
+            count,
+            sums[f"{_STEP}_sum", phase],
+            sums.get((f"{_PREDICTED}_count", phase), 0.0),
+            sums.get((f"{_PREDICTED}_sum", phase), 0.0),
+        )
+        for (name, phase), count in sums.items()
+        if name == f"{_STEP}_count"
+    }

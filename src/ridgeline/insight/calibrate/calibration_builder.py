@@ -1,0 +1,62 @@
+"""What was measured and fitted, put together as a Calibration."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from ridgeline.insight.calibrate.calibration import Calibration, FittedClass, Residual
+from ridgeline.insight.calibrate.fit import Class, Fitted, Observation, class_name
+from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.price.device import Device, Host
+from ridgeline.price.slowdown import Pace
+
+
+def assembled(
+    roofs: Device,
+    timer: Timer,
+    begun: float,
+    measured: Sequence[Stream],
+    multiplied: Mapping[str, float],
+    observed: Mapping[Class, Sequence[Observation]],
+    fitted: Mapping[str, Fitted],
+    host: tuple[Host | None, float],
+    *,
+    pace: Pace,
+    disturbed: Pace | None,
+) -> Calibration:
+    """roofs: the machine without constants. begun: by the timer's wall. measured, multiplied: what the roofs come of.
+    host: what lies between ops, with its median error. pace, disturbed: as of a Calibration."""
+    return Calibration(
+        title=roofs.title,
+        kind=roofs.kind,
+        threads=timer.threads,
+        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+        seconds=timer.wall() - begun,
+        memory=roofs.memory,
+        streams=tuple(measured),
+        bandwidth=roofs.bandwidth,
+        caches=roofs.caches,
+        products=multiplied,
+        classes={name: _class(one) for name, one in sorted(fitted.items())},
+        host=host[0],
+        host_error=host[1],
+        native=roofs.native,
+        pace=pace,
+        disturbed=disturbed,
+        residuals=_residuals(observed, fitted),
+    )
+
+
+def _class(fitted: Fitted) -> FittedClass:
+    return FittedClass(fitted.efficiency, len(fitted.errors), fitted.median_error, fitted.worst_error)
+
+
+def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
+    residuals = []
+    for (kernel, number_format), group in observed.items():
+        name = class_name(kernel, number_format)
+        errors = fitted[name].errors
+        residuals += [
+            Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)
+        ]
+    return tuple(residuals)

@@ -1,0 +1,138 @@
+"""The calibration file: one JSON a kind of device in the cache folder, good for the machine and the code that it was
+made with."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from ridgeline import backends, price
+from ridgeline.backends import backend_of
+from ridgeline.core import ops
+from ridgeline.insight import calibrate
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.util.files import write_whole
+from ridgeline.util.host import processor
+from ridgeline.util.untrusted import read_object
+from ridgeline.util.version import __version__
+
+_PRICING = (
+    "op_time.py",
+    "price.py",
+    "priced_op.py",
+    "cached_ops.py",
+    "device.py",
+    "slowdown.py",
+)  # what the constants mean
+
+
+class Uncalibrated(ValueError):
+    """There is no calibration that can be used; the message says why in one line, and what to do."""
+
+
+def cache_folder() -> Path:
+    """$RIDGELINE_CACHE, else `ridgeline` in the user's cache folder."""
+    own = os.environ.get("RIDGELINE_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
+
+
+def card_kind(index: int) -> str:
+    """What the functions below call card number `index`: gpu, gpu-1."""
+    return f"gpu-{index}" if index else "gpu"
+
+
+def _index(kind: str) -> int:
+    return int(kind.partition("-")[2] or 0)
+
+
+def _how(kind: str) -> str:
+    if kind == "cpu":
+        return "run `ridgeline calibrate` (three minutes)"
+    index = _index(kind)
+    return f"run `ridgeline calibrate --device cuda{f':{index}' if index else ''}` (a minute)"
+
+
+def file_path(kind: str = "cpu") -> Path:
+    """Where the calibration of the machine's processor (cpu) or one of its accelerators (`card_kind`) is."""
+    return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
+
+
+def device_name(kind: str = "cpu") -> str:
+    """The processor's name and how many cores of it this process may use; or the accelerator's name."""
+    if kind != "cpu":
+        return str(torch.cuda.get_device_name(_index(kind))) if torch.cuda.is_available() else "none"
+    return processor()
+
+
+def current_key(kind: str = "cpu") -> dict[str, str]:
+    """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
+    constants, and constants that are fitted or read otherwise mean something else."""
+    pricing, own = Path(price.__path__[0]), Path(calibrate.__path__[0])
+    return {
+        "processor": device_name(kind),
+        "torch": str(torch.__version__),
+        "ridgeline": __version__,
+        "kernels": backend_of(torch.device("cpu" if kind == "cpu" else "cuda")).kernel_set,
+        "ops": _digest(sorted(path for room in (ops, backends) for path in Path(room.__path__[0]).rglob("*"))),
+        "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
+    }
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=4)
+    for path in paths:
+        if path.suffix in (".py", ".so"):  # what C++ there is, is in the library
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
+    """Write calibrations of one device beside those of other numbers of threads that are still good; returns the file's
+    path."""
+    path = file_path(kind)
+    try:
+        kept = {c.threads: c for c in load_all(kind)}
+    except Uncalibrated:
+        kept = {}
+    kept |= {c.threads: c for c in calibrations}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"key": current_key(kind), "calibrations": [kept[threads].as_json() for threads in sorted(kept)]})
+    write_whole(path, text)
+    return path
+
+
+def load(threads: int) -> Calibration:
+    """The calibration of the processor with so many threads. Raises Uncalibrated where there is none, or it is stale:
+    saying what changed."""
+    found = {c.threads: c for c in load_all()}
+    if threads not in found:
+        known = " and ".join(str(n) for n in sorted(found))
+        raise Uncalibrated(
+            f"this machine is calibrated for {known} thread{'' if known == '1' else 's'}, not for {threads}; "
+            f"run `ridgeline calibrate --threads {threads}`"
+        )
+    return found[threads]
+
+
+def load_all(kind: str = "cpu") -> list[Calibration]:
+    """The calibrations of the processor (cpu) or an accelerator, by threads. Raises Uncalibrated as `load`."""
+    path, key, run = file_path(kind), current_key(kind), _how(kind)
+    if not path.exists():
+        raise Uncalibrated(f"this machine is not calibrated; {run}")
+    try:
+        values = read_object(path)
+        stored = dict(values["key"])
+    except (ValueError, KeyError, TypeError):
+        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None
+    changed = [f"{name} was {stored.get(name)}, is {value}" for name, value in key.items() if stored.get(name) != value]
+    if changed:
+        raise Uncalibrated(f"the calibration of this machine is stale: {'; '.join(changed)}; {run}")
+    try:
+        return [Calibration.from_json(entry) for entry in values["calibrations"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None

@@ -1,0 +1,106 @@
+"""Calibrating: measure the roofs, time every op of the trials in place, fit the constants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ridgeline.backends import backend_of
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.calibration_builder import assembled
+from ridgeline.insight.calibrate.calibration_file import device_name
+from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS, PictureTrial
+from ridgeline.insight.calibrate.fit import fit_all
+from ridgeline.insight.calibrate.gpu_calibration import calibrate_card
+from ridgeline.insight.calibrate.observe import KernelTime, observations, time_trial
+from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host, overheads
+from ridgeline.insight.calibrate.probe import Probe, mean_pace, undisturbed_pace
+from ridgeline.insight.calibrate.roofs import (
+    beyond_caches,
+    caches,
+    memory_bandwidth,
+    peaks,
+    products,
+    stated_caches,
+    streams,
+    working_sets,
+)
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.insight.calibrate.trials import TRIALS, Trial
+from ridgeline.price.device import Device
+from ridgeline.util.host import total_memory
+
+SECONDS = 55.0  # for one number of threads
+_STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time, as the trials have theirs
+_HOST_TRIALS = ("tiny", "gpt2", "small")
+
+OnProgress = Callable[[str, float], None]
+
+
+def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Calibration:
+    """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done)."""
+    if timer.device.type == "cuda":
+        return calibrate_card(timer, report, seconds)
+    begin = timer.wall()
+    budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in _trials()))
+    report("bandwidth", 0.0)
+    stated = stated_caches(timer.threads)
+    measured = streams(timer, budget.take(_STREAMS), working_sets(stated))
+    report("matrix products", budget.done)
+    multiplied = products(timer, budget.take(_PRODUCTS))
+    tops = peaks(multiplied)
+    bandwidth, held = memory_bandwidth(measured, stated), caches(measured, stated)
+    native = backend_of(timer.device).kind == "cpu"
+    bare = Device("this", device_name(), "cpu", tops, bandwidth, memory_bytes(timer), held, native=native)
+    probe = Probe(timer, beyond_caches(stated))
+    kernel_times: list[KernelTime] = []
+    for trial in _trials():
+        for dtype in trial.dtypes:
+            report(f"ops of the trial {trial.name}, {format_of(dtype).name}", budget.done)
+            kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(trial.dtypes)))
+    pace = undisturbed_pace(probe.taken)
+    report("between ops", budget.done)
+    between: list[StepOverhead] = []
+    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
+        model = trial.model(torch.float32, timer.device)
+        between += overheads(model, timer, probe, pace, bare, budget.take(_HOST / len(_HOST_TRIALS)))
+    host, host_error = fit_host(between) if between else (None, 0.0)
+    observed = observations(kernel_times, pace)
+    fitted = fit_all(observed)
+    report("done", 1.0)
+    beside, disturbed = (host, host_error), mean_pace(probe.taken).over(pace)
+    return assembled(
+        bare, timer, begin, measured, multiplied, observed, fitted, beside, pace=pace, disturbed=disturbed
+    )  # fmt: skip
+
+
+def _trials() -> tuple[Trial | PictureTrial[Any, Any], ...]:
+    """All models that are timed."""
+    return (*TRIALS, *PICTURE_TRIALS)
+
+
+class _Budget:
+    """Divides the time that there is by shares. A part that took longer than it was given leaves less to the others."""
+
+    def __init__(self, timer: Timer, seconds: float, shares: float) -> None:
+        self._timer, self._end = timer, timer.wall() + seconds
+        self._shares = self._left = shares
+
+    @property
+    def done(self) -> float:
+        """The share of it all that was taken."""
+        return 1 - self._left / self._shares
+
+    def take(self, share: float) -> float:
+        """Seconds for the next part."""
+        seconds = max(0.0, self._end - self._timer.wall()) * share / self._left
+        self._left -= share
+        return seconds
+
+
+def memory_bytes(timer: Timer) -> float:
+    """Bytes of the device's memory, as its driver shows them, or as this process may have them."""
+    if timer.device.type == "cuda":
+        return float(torch.cuda.get_device_properties(timer.device).total_memory)
+    return total_memory()

@@ -1,0 +1,214 @@
+"""Calibrating a card: its roofs, its ops in models that are shaped like large ones, and what the host takes beside."""
+
+import datetime
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import Space, Work
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine_builder import bare_engine
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
+from ridgeline.insight.calibrate.calibration import Calibration
+from ridgeline.insight.calibrate.calibration_builder import assembled
+from ridgeline.insight.calibrate.fit import Fitted, fit_all, least_squares
+from ridgeline.insight.calibrate.gpu_timer import CardTimer
+from ridgeline.insight.calibrate.observe import KernelTime, kernel_times, observations
+from ridgeline.insight.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
+from ridgeline.insight.calibrate.steps import Stage
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.insight.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
+from ridgeline.price.device import Device, Host
+from ridgeline.price.devices import load_card
+from ridgeline.price.price import Price, traced_calls
+from ridgeline.price.slowdown import Pace
+
+SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
+_EVEN = Pace(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
+_STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
+_DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (512,), (2048,))
+_TOKENS, _POSITIONS = 6, 1 << 15
+_MOST_PROMPTS = 4  # of a step that says what prompts take: servers seldom begin more at once
+_TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, then steps with prompts captured
+
+Report = Callable[[str, float], None]
+
+
+def card_as_roofs(timer: Timer, measured: Sequence[Stream], multiplied: Mapping[str, float]) -> Device:
+    """A card as its roofs alone: what it reads or copies fastest, whatever is the more, and multiplies."""
+    properties = torch.cuda.get_device_properties(timer.device)
+    bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
+    return Device(
+        "this", properties.name, "gpu", peaks(multiplied), bandwidth, float(properties.total_memory), native=True
+    )
+
+
+def probed_card(timer: Timer, seconds: float) -> Device:
+    """The roofs of a card, probed in about so many seconds, with the constants that the catalogue has of an H200."""
+    bare = card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    about = {"all": f"a probe of this machine, {datetime.date.today()}"}
+    return replace(bare, basis="probe", efficiency=load_card("h200").efficiency, sources=about)
+
+
+def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
+    """Measure and fit, in about so many seconds. report: as of `calibrate`."""
+    begin = timer.wall()
+    shares = _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in CARD_TRIALS)
+    report("bandwidth and matrix products", 0.0)
+    measured = streams(timer, seconds * _STREAMS / shares, SETS)
+    multiplied = products(timer, seconds * _PRODUCTS / shares)
+    bare = card_as_roofs(timer, measured, multiplied)
+    times: list[KernelTime] = []
+    for trial in CARD_TRIALS:
+        report(f"ops of the trial {trial.name}", (timer.wall() - begin) / seconds)
+        times += _times_of(trial, timer, bare, seconds * trial.share / shares)
+    observed = observations(times, _EVEN)
+    fitted = fit_all(observed)
+    report("the host", (timer.wall() - begin) / seconds)
+    known = replace(bare, efficiency={name: one.efficiency for name, one in fitted.items()})
+    found = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
+    fitted = {name: found.captured(one) for name, one in fitted.items()}
+    report("done", 1.0)
+    host = found.host, found.error
+    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, pace=_EVEN, disturbed=None)
+
+
+def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
+    """What every kernel took in the steps of a trial."""
+    model = trial.model(torch.bfloat16, timer.device)
+    price, watch = Price(model), CardTimer(model)
+    spaces_of: dict[Op, list[Space]] = {}
+    for _, op, space in traced_calls(model):
+        spaces_of.setdefault(op, []).append(space)
+    stage = Stage(model, trial.positions)
+    for step in trial.steps:
+        prepared = stage.prepare(step, recorded=False)
+        timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
+        # The card takes as long for a kernel of a captured step, but for its launch, which `fit_card_host` finds.
+        where = f"{trial.name} {describe(step)}"
+        yield from kernel_times(where, timed, price, stage.work(step), roofs, _EVEN, recorded=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step through the engine. whole: seconds of it. card: what its ops are expected to take, asked for one by one;
+    launches: the part of that for launches. ops: how many there are. recorded: whether it was captured."""
+
+    work: Work
+    whole: float
+    card: float
+    launches: float
+    ops: int
+    recorded: bool
+
+
+def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
+    """Steps of an engine that runs decodes and prefills of several sizes, and of one that captures none of them; each
+    the median of several."""
+    model = trial.model(torch.bfloat16, timer.device)
+    price = Price(model)
+    for eager in (False, True):
+        works: list[Work] = []
+        runner = partial(Runner, eager=eager)
+        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), runner)  # type: ignore[misc]
+        for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
+            for work, whole in _medians_of(load, engine, works, timer):
+                if work.verifies or work.sequences <= _MOST_PROMPTS:
+                    yield _host_step(price, known, work, whole, captures=not eager)
+
+
+def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:
+    """The last decode step and the last other one of requests with prompts of these lengths, and the median seconds of
+    each kind. works: where the engine puts what each step asks."""
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
+    seen: dict[bool, list[float]] = {False: [], True: []}
+    last: dict[bool, Work] = {}
+    for turn in range(_TURNS.stop):
+        for length in load:
+            engine.add(GenerationRequest([position % engine.vocabulary for position in range(length)], params))
+        while engine.has_work:
+            start = timer.wall()
+            engine.step()
+            seconds, decodes = timer.wall() - start, works[-1].decodes
+            if turn in _TURNS:
+                seen[decodes].append(seconds)
+                last[decodes] = works[-1]
+    return ((work, statistics.median(seen[decodes])) for decodes, work in last.items())
+
+
+def _host_step(price: Price, known: Device, work: Work, whole: float, *, captures: bool) -> HostStep:
+    launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
+    card = price.on(known, work).expected
+    launches = card - price.on(launched, work).expected
+    return HostStep(work, whole, card, launches, len(price.calls), captures and price.recorded(known, work))
+
+
+@dataclass(frozen=True, slots=True)
+class CardHost:
+    """What whole steps say. saved: the part of a launch that a captured step does not take, whose kernels are started
+    while those before them end. error: the median of whole steps', without its sign."""
+
+    host: Host
+    saved: float
+    error: float
+
+    def captured(self, one: Fitted) -> Fitted:
+        """A class with what a launch takes in a captured step."""
+        efficiency = one.efficiency
+        return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
+
+
+def fit_card_host(steps: Sequence[HostStep]) -> CardHost:
+    """What the host takes: for a step, a sequence and a position in it, and for prompts in it, before and after what
+    the card does; and to ask for a step that is not captured and for an op of it, while the card runs those before it.
+    And what of launches a captured step saves.
+
+    Steps whose ops take the card longer than the host needs to ask for them say the first four, as captured ones do;
+    of the others what is left over is the host's asking. Which are which is known once both are.
+    """
+    found = _fitted(steps, [s for s in steps if not s.recorded and s.whole > 2 * s.card])
+    host = found.host
+    return _fitted(steps, [s for s in steps if not s.recorded and host.asked + host.op * s.ops > s.card])
+
+
+def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
+    """asks: the steps that wait for the host."""
+    others = [s for s in steps if s not in asks]
+    captured = [-s.launches if s.recorded else 0.0 for s in others]
+    beside_card = [_counts(s) for s in others]
+    features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
+    left = np.array([s.whole - s.card for s in others])
+    *beside, saved = (float(c) for c in least_squares(features / whole[:, None], left / whole))
+    if saved > 1:  # no launch takes less than nothing
+        saved = 1.0
+        rest = left - features[:, -1]
+        beside = [float(c) for c in least_squares(features[:, :-1] / whole[:, None], rest / whole)]
+    step, sequence, token, prompts = beside
+
+    def beside_of(s: HostStep) -> float:
+        return float(np.dot(beside, _counts(s)))
+
+    asked, op = 0.0, 0.0
+    if asks:
+        taken = np.array([s.whole for s in asks])
+        of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
+        asked, op = (float(c) for c in least_squares(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
+    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
+
+    def on_card(s: HostStep) -> float:
+        return s.card - saved * s.launches if s.recorded else max(s.card, asked + op * s.ops)
+
+    return CardHost(host, saved, statistics.median(abs(beside_of(s) + on_card(s) - s.whole) / s.whole for s in steps))
+
+
+def _counts(step: HostStep) -> list[float]:
+    """Of what the host takes something for: the step, its sequences, further positions, prompts in it."""
+    work = step.work
+    return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.verifies else 1.0]

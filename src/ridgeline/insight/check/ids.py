@@ -1,0 +1,62 @@
+"""Special token ids: what config.json, generation_config.json and the tokenizer say of them, inside the vocabulary and
+alike; and the fields of generation_config.json."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ridgeline.core.text import Tokenizer
+from ridgeline.engine.params import SamplingParams, unfollowed_keys
+
+_ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id")
+_NO_PADDING = -1  # as the first Llamas' configs have it
+CONFIG, GENERATION = "config.json", "generation_config.json"
+
+
+def check_ids(
+    config: Mapping[str, Any], generation: Mapping[str, Any], tokenizer: Tokenizer | None, vocabulary: int | None
+) -> Iterator[str]:
+    """What is wrong with the special ids of a model of so many tokens; None where that is not known."""
+    for file, values in ((CONFIG, config), (GENERATION, generation)):
+        for role in _ROLES:
+            yield from _outside(file, role, values.get(role), vocabulary)
+    ends, stated = _ids(config.get("eos_token_id")), _ids(generation.get("eos_token_id"))
+    if ends and stated and not ends & stated:
+        yield f"{CONFIG} ends texts with {_shown(ends)}, {GENERATION} with {_shown(stated)}; correct the wrong one"
+    begins, others = _ids(config.get("bos_token_id")), _ids(generation.get("bos_token_id"))
+    if begins and others and begins != others:
+        yield f"{CONFIG} begins texts with {_shown(begins)}, {GENERATION} with {_shown(others)}; correct the wrong one"
+    own = set(tokenizer.eos_ids) if tokenizer is not None else set()
+    if own and (ends or stated) and not own & (ends | stated):
+        yield (
+            f"the tokenizer ends texts with {_shown(own)}, {CONFIG} and {GENERATION} with {_shown(ends | stated)}; "
+            "correct the eos_token of tokenizer_config.json, or theirs"
+        )
+
+
+def _outside(file: str, role: str, value: object, vocabulary: int | None) -> Iterator[str]:
+    """What is wrong with one field."""
+    for token in value if isinstance(value, list) else [value]:
+        if token is None or (token == _NO_PADDING and role == "pad_token_id"):
+            continue
+        if not isinstance(token, int) or isinstance(token, bool):
+            yield f"{file}: {role} is {token!r}; give a token id"
+        elif vocabulary is not None and not 0 <= token < vocabulary:
+            yield f"{file}: {role} is {token}, the model has ids 0 to {vocabulary - 1}; correct it"
+
+
+def _ids(value: object) -> set[int]:
+    return {token for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)}
+
+
+def _shown(ids: set[int]) -> str:
+    return " and ".join(map(str, sorted(ids)))
+
+
+def check_generation(generation: Mapping[str, Any], *, speech: bool) -> tuple[list[str], list[str]]:
+    """What is wrong with the fields of a generation_config.json, and what of them this version does not do. speech:
+    whether it is a speech model's, whose tokens have rules."""
+    try:
+        SamplingParams.from_generation_config(generation)
+    except ValueError as error:
+        return [str(error)], []
+    return [], [f"asks for {key}, which this version does not do" for key in unfollowed_keys(generation, rules=speech)]

@@ -1,0 +1,138 @@
+"""A model's folder or GGUF file, looked at part by part."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint.folder import Checkpoint
+from ridgeline.core.checkpoint.gguf_header import is_gguf, package
+from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
+from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
+from ridgeline.core.checkpoint.weight_loader import memory_beside, weight_bytes
+from ridgeline.core.models import build_to_run, family_of
+from ridgeline.core.models.common.fields import ModelRefused
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import layers_of
+from ridgeline.core.models.common.recipes import read_recipe
+from ridgeline.insight.check.check_report import Report
+from ridgeline.insight.check.ids import check_generation, check_ids
+from ridgeline.insight.check.shard_check import check_files
+from ridgeline.insight.check.smoke import smoke_run
+from ridgeline.insight.check.tensors import check_numbers, check_tensors, stated
+from ridgeline.insight.check.tokenizer_check import check_templates, check_tokenizer
+from ridgeline.util.document.humanize import three
+
+Progress = Callable[[int, int], None]
+
+
+def check_model(name: str, progress: Progress | None = None) -> Report:
+    """Look at all of a model's folder, or of its GGUF file. progress: told bytes of weights read, and those in all.
+
+    Raises ModelRefused where the name stands for no folder or file with a model in it; all else is in the report.
+    """
+    path = Path(name)
+    if path.is_file() and is_gguf(path):
+        package(path)
+        try:
+            return _checked(open_source(name), progress)
+        except ModelRefused as refused:  # what is there is broken, or of a kind that is not read
+            report = Report(path.stem)
+            report.found("header", [str(refused)])
+            return report
+    source = open_source(name)
+    if source.folder is None:
+        raise ModelRefused(f"{name} is a config of the catalogue, without files; give a checkpoint folder")
+    return _checked(source, progress)
+
+
+def _checked(source: Source, progress: Progress | None) -> Report:
+    """What is found in a folder or a file."""
+    fields = source.config
+    report = Report(source.title)
+    built: Model | None = None
+    try:
+        built = build_to_run(fields)
+    except ModelRefused as refused:
+        report.found("config", [str(refused)])
+    else:
+        report.facts["config"] = f"{family_of(fields).architecture}, {' + '.join(map(str, layers_of(built)))} layers"
+        unread = (*fields.unread(), *read_recipe(fields).unread)
+        report.note("config", (f"nothing reads {key!r}" for key in unread))
+    whole = _weights(source, built, report, progress)
+    _texts(source, built, report)
+    if built is not None and whole and report.sound:
+        _run(source, built, report, progress)
+    return report
+
+
+def _weights(source: Source, built: Model | None, report: Report, progress: Progress | None) -> bool:
+    """Files, tensors and numbers; whether they can be loaded."""
+    checkpoint = _opened(source, report)
+    if checkpoint is None:
+        return False
+    files, entries = set(checkpoint.files.values()), list(checkpoint.entries.values())
+    report.facts["files"] = f"{len(files)} of weights, {three(checkpoint.nbytes / 1e6)} MB"
+    report.facts["tensors"] = f"{len(entries)} in {stated(entries)}"
+    wrong = built is not None and report.found("tensors", check_tensors(built, checkpoint, family_of(source.config)))
+    if built is not None and built.tables is not None:
+        report.note("tensors", built.tables.notes)
+    wrong |= report.found("numbers", check_numbers(checkpoint, progress))
+    return not wrong
+
+
+def _opened(source: Source, report: Report) -> Checkpoint | None:
+    """The tensors, None where the files do not hold together. The header of a GGUF file has been read."""
+    if source.gguf is not None:
+        return open_gguf_checkpoint(source.gguf)
+    assert source.folder is not None
+    checkpoint, problems = check_files(source.folder)
+    report.found("files", problems)
+    return checkpoint
+
+
+def _texts(source: Source, built: Model | None, report: Report) -> None:
+    """Tokenizer, chat template, special ids, generation_config.json."""
+    vocabulary = None if built is None else built.vocabulary
+    config, generation = source.config.values, source.generation
+    problems, notes = check_generation(generation, speech=built is not None and bool(built.encoder_width))
+    report.found("generation_config", problems)
+    report.note("generation_config", notes)
+    tokenizer = None
+    try:
+        tokenizer = tokenizer_of(source)
+        problems, notes = check_tokenizer(tokenizer, vocabulary)
+        report.facts["tokenizer"] = f"{tokenizer.vocab_size:,} tokens"
+        report.found("tokenizer", problems)
+        report.note("tokenizer", notes)
+    except ModelRefused as refused:
+        report.found("tokenizer", [str(refused)])
+    report.found("special ids", check_ids(config, generation, tokenizer, vocabulary))
+    if tokenizer is None:
+        return
+    try:
+        templates = templates_of(source, tokenizer)
+    except ModelRefused as refused:
+        report.found("chat template", [str(refused)])
+        return
+    if templates is None:
+        if built is not None and built.has_head and not built.encodes:
+            report.note("chat template", ["there is none: `run` continues the prompt as it is"])
+        return
+    problems, notes = check_templates(templates, vocabulary)
+    report.facts["chat template"] = ", ".join(templates.by_name)
+    report.found("chat template", problems)
+    report.note("chat template", notes)
+
+
+def _run(source: Source, built: Model, report: Report, progress: Progress | None) -> None:
+    """A few tokens, where this machine has memory for the model."""
+    try:
+        memory_beside(source, {"weights": weight_bytes(built)})
+    except ModelRefused as refused:
+        report.note("run", [f"left out: {refused}"])
+        return
+    try:
+        report.facts["run"], problems = smoke_run(source, progress)
+    except ValueError as error:
+        problems = [str(error)]
+    report.found("run", problems)

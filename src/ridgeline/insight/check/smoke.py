@@ -1,0 +1,63 @@
+"""A few tokens out of the engine, the likeliest each time: what no look at files can show."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.core.models import SPEECH, family_of
+from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import Loaded, load_engine
+
+TOKENS = 8
+_PROMPT = "Once upon a time"
+_FALLBACK = (1, 2, 3)  # ids, for a vocabulary in which the words above are none
+_STEP = 64  # positions, those of an encoder that reads features apart
+
+
+def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, list[str]]:
+    """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
+    model cannot be loaded."""
+    heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
+    settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
+    loaded = load_engine(source, settings, progress=progress)
+    prompt = loaded.tokenizer.encode(_PROMPT, parse_special=False)[:_STEP] or list(_FALLBACK)
+    events = _run(loaded, prompt)
+    problems = [f"the engine fails: {event.error}" for event in events if event.error is not None]
+    states = [event.hidden for event in events if event.hidden is not None]
+    if any(not math.isfinite(float(state.sum())) for state in states):
+        problems.append("its hidden states hold NaN or infinity; fetch the checkpoint again")
+    sampled = [event.token for event in events if event.token is not None]
+    if any(not math.isfinite(token.logprob) for token in sampled if token.logprob is not None):
+        problems.append("its logits hold NaN or infinity; fetch the checkpoint again")
+    if loaded.vectors is not None:
+        return f"{loaded.vectors.width} numbers for a text of {len(prompt)} tokens", problems
+    if states:
+        return f"hidden states of {len(prompt)} tokens", problems
+    text = loaded.tokenizer.decode([token.token for token in sampled])
+    return f"{len(sampled)} tokens after {_PROMPT!r}: {text!r}", problems
+
+
+def _read(loaded: Loaded, prompt: Sequence[int]) -> tuple[int, ...] | Features:
+    """What an encoder reads: the prompt too, or features of nothing at all."""
+    model = loaded.model
+    if model.encoder_width:
+        return Features.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
+    return tuple(prompt) if loaded.engine.ledger.crosses else ()
+
+
+def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
+    engine, begun = loaded.engine, loaded.texts.decoder_prompt(prompt)
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
+    engine.add(GenerationRequest(begun, params if engine.has_head else DEFAULT_PARAMS, encoder=_read(loaded, prompt)))
+    events: list[TokenEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    return events

@@ -1,0 +1,99 @@
+"""A folder's tokenizer and chat template: texts come back as they went in, and turns of a conversation are rendered."""
+
+import unicodedata
+
+from ridgeline.core.text import ChatTemplates, Tokenizer
+from ridgeline.util.untrusted import ModelRefused
+
+PLAIN = "the quick brown fox jumps over the lazy dog"
+# What breaks tokenizers, by what it is.
+AWKWARD = {
+    "spaces": "two  spaces,   three, and one at the end ",
+    "line ends": "a\n\n\tb\r\nc",
+    "accents": "na\u00efve caf\u00e9, and e\u0301 in two characters",
+    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f680",
+    "scripts": "\u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d \u3053\u3093\u306b\u3061\u306f \ud55c\uad6d\uc5b4 "
+    "\u0645\u0631\u062d\u0628\u0627 \u0939\u093f\u0928\u094d\u0926\u0940",
+    "digits": "3.14159 1,000,000 0x7f 12345678901234567890",
+    "code": "def f(x):\n    return x**2  # {'a': [1]}",
+    "rare characters": "\U00010348 \u2603 \ufffd",
+}
+
+_TAKE_ANOTHER = "copy the tokenizer of the release again"
+_TOOL = {"type": "function", "function": {"name": "adopt", "description": "Adopt a cat.", "parameters": {}}}
+_USER, _SYSTEM, _ANSWER = "Which river is the longest?", "You answer briefly.", "The Nile, or the Amazon."
+
+
+def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[str], list[str]]:
+    """What is wrong with a tokenizer for a model of so many token ids (None where that is not known), and what is worth
+    knowing: texts that come back changed where its vocabulary cannot spell all bytes."""
+    problems, lost = list[str](), list[str]()
+    plain = _back(tokenizer, PLAIN)
+    if _bare(plain) != _bare(PLAIN):
+        problems.append(f"plain words are lost: {PLAIN!r} comes back as {plain!r}; {_TAKE_ANOTHER}")
+    faithful = plain == PLAIN and _spells_all(tokenizer)
+    for name, text in AWKWARD.items():
+        back = _back(tokenizer, text)
+        if _composed(back) != _composed(text):
+            if faithful:
+                problems.append(f"{name} are lost: {text!r} comes back as {back!r}; {_TAKE_ANOTHER}")
+            else:
+                lost.append(name)
+    if vocabulary is not None and tokenizer.vocab_size > vocabulary:
+        beyond = tokenizer.vocab_size - vocabulary
+        problems.append(
+            f"it has ids up to {tokenizer.vocab_size - 1}, the model {vocabulary} of them: {beyond} would fail, "
+            f"{tokenizer.piece(vocabulary)!r} first; take the tokenizer of this model, or enlarge its embedding"
+        )
+    notes = [f"{', '.join(lost)} come back changed: its vocabulary does not spell every text"] if lost else []
+    return problems, [*notes, *([tokenizer.mended] if tokenizer.mended else [])]
+
+
+def _back(tokenizer: Tokenizer, text: str) -> str:
+    return tokenizer.decode(tokenizer.encode(text, add_special=False, parse_special=False))
+
+
+def _composed(text: str) -> str:
+    """A text without what normalizers may change: forms of one character."""
+    return unicodedata.normalize("NFKC", text)
+
+
+def _bare(text: str) -> str:
+    """Its letters alone."""
+    return "".join(text.lower().split())
+
+
+_NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))  # bytes that UTF-8 never has
+
+
+def _spells_all(tokenizer: Tokenizer) -> bool:
+    """Whether the vocabulary has a token for every byte, so that no text need be lost."""
+    single = {tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)}
+    return all(bytes([byte]) in single for byte in range(256) if byte not in _NEVER)
+
+
+def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[list[str], list[str]]:
+    """What is wrong with chat templates, and what is worth knowing of them."""
+    problems, notes = list[str](), list[str]()
+    for name, template in templates.by_name.items():
+        called = "" if len(templates.by_name) == 1 else f"{name}: "
+        tools = [_TOOL] if name == "tool_use" else None
+        user, answer = {"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}
+        system = {"role": "system", "content": _SYSTEM}
+        try:
+            asked = template.encode([user], tools=tools)
+            told = template.encode([user, answer], tools=tools, add_generation_prompt=False)
+        except ValueError as error:
+            problems.append(f"{called}{error}; take the template of the release again, or give --chat-template FILE")
+            continue
+        if _ANSWER not in told.text:
+            problems.append(f"{called}what the assistant says is not in the prompt; take the release's template again")
+        try:
+            template.encode([system, user], tools=tools)
+        except ModelRefused as error:
+            problems.append(f"{called}a system message: {error}; take the template of the release again")
+        except ValueError:
+            notes.append(f"{called}takes no system message")
+        if asked.ids and vocabulary is not None and max(asked.ids) >= vocabulary:
+            problems.append(f"{called}writes token {max(asked.ids)}, the model has {vocabulary}; {_TAKE_ANOTHER}")
+    return problems, notes

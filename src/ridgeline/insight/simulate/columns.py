@@ -1,0 +1,92 @@
+"""Columns: the requests of a log as arrays, and what is said of some of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.insight.simulate.run_log import OUTCOMES, Log
+from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, block_intervals, weighted
+from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.summary import Goodput
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+"""Which requests are meant."""
+
+
+class Columns:
+    """The columns of a log's requests, as arrays; ok: those that were answered to their end. apart: whose prompts and
+    answers were on two replicas. classes: the names of those that slo_class has the places of."""
+
+    def __init__(self, log: Log) -> None:
+        requests = log.requests
+        self.arrived, self.scheduled = ints(requests.arrived), ints(requests.scheduled)
+        self.first, self.last = ints(requests.first), ints(requests.last)
+        self.input, self.made, self.cached = ints(requests.input), ints(requests.made), ints(requests.cached)
+        self.worst_gap, self.outcome = ints(requests.worst_gap), ints(requests.outcome)
+        self.slo_class, self.classes = ints(requests.slo_class), tuple(requests.classes)
+        self.apart = ints(requests.prompted) != ints(requests.replica)
+        self.ok = self.outcome == OUTCOMES.index("ok")
+        over = np.where(self.ok, self.last, log.end)
+        self.over = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)
+
+    @property
+    def tpot(self) -> Floats:
+        """Nanoseconds; of requests with one token 0."""
+        found: Floats = (self.last - self.first) / np.maximum(self.made - 1, 1)
+        return found
+
+    def verdicts(self, answered: Mask, slo: SLO) -> list[bool | None]:
+        """Of answered requests whether each kept to the objectives of its class, as SLO.met has it."""
+        limits = [slo.of(name) for name in self.classes]
+        rows = zip(
+            (self.first - self.arrived)[answered].tolist(),
+            self.tpot[answered].tolist(),
+            (self.last - self.arrived)[answered].tolist(),
+            self.made[answered].tolist(),
+            self.slo_class[answered].tolist(),
+            strict=True,
+        )
+        return [limits[own].met(ttft, None if made < 2 else tpot, e2e) for ttft, tpot, e2e, made, own in rows]
+
+    def goodput(self, answered: Mask, slo: SLO | None, duration: float) -> Goodput | None:
+        """Of answered requests in so many seconds; None without objectives."""
+        if not slo:
+            return None
+        met = self.verdicts(answered, slo)
+        good = met.count(True)
+        return Goodput(good, met.count(False), met.count(None), good / duration if duration else 0.0)
+
+    def latencies(self, answered: Mask) -> dict[str, Distribution | None]:
+        """Those that each answered request has by itself, in seconds."""
+        several, moments = answered & (self.made > 1), self.arrived
+        return {
+            "TTFT": distribution((self.first - self.arrived)[answered], None, moments[answered]),
+            "TPOT": distribution(self.tpot[several], None, moments[several]),
+            "E2E": distribution((self.last - self.arrived)[answered], None, moments[answered]),
+        }
+
+
+def distribution(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
+    """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
+    samples = nanoseconds.astype(np.float64) / 1e9
+    found = weighted(samples, weights)
+    if found is None:
+        return None
+    between = block_intervals(samples, weights, moments, SHOWN)
+    widened = {percent: _widened(at, between.get(percent)) for percent, at in found.percentiles.items()}
+    return replace(found, percentiles=widened)
+
+
+def _widened(at: Interval | None, between: tuple[float, float] | None) -> Interval | None:
+    if at is None or between is None:
+        return at
+    return Interval(min(at.low, between[0]), at.mid, max(at.high, between[1]))
+
+
+def ints(column: Any) -> Ints:
+    """A column as numbers of 64 bits."""
+    return np.asarray(column).astype(np.int64)

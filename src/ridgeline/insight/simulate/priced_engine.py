@@ -1,0 +1,104 @@
+"""A priced server's engine: the scheduler, the ledger and the limits of a model that is not there, in real time.
+
+It is what `serve --priced` has in place of a model that is loaded: steps take what their price says on a card, and
+answers are filler. The server's process starts it by name, as a Maker (engine/worker/engine_process.py).
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.text import Tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.setup import Loaded
+from ridgeline.engine.structured_output import Guide, Guides
+from ridgeline.engine.structured_output_params import StructuredOutputs
+from ridgeline.engine.text_processor import load_texts
+from ridgeline.engine.worker.engine_process import Start
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.paced_executor import PacedExecutor
+from ridgeline.insight.simulate.replica import Machine, StepPricer
+from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.plan.scenario import Case, ModelCache, Setup
+
+MAKER = f"{__name__}:priced_engine"
+
+FILLER = " This is filler: no model ran, each step only took as long as its price says."
+
+CHAT_TEMPLATE = Path(__file__).with_name("chat.jinja")
+"""Of models that have neither template nor tokenizer: a config alone, a name of the catalogue."""
+
+
+def priced_engine(start: Start) -> Loaded:
+    """The engine of a first message. Raises ValueError for models that do not continue texts, and for what does not fit
+    the card."""
+    source, settings, device = open_source(start.model), start.settings, start.device
+    assert device is not None, "a price is of a card"
+    machine = served_machine(source, settings, device, start.devices)
+    model, layout = machine.case.model, machine.layout
+    texts = load_texts(source, or_bytes=True, chat_template=settings.chat_template, reasoning=settings.reasoning)
+    pricer = StepPricer(machine.case.price, machine.case.device)
+    engine = engine_around(
+        model,
+        layout,
+        machine.limits,
+        context=machine.context,
+        executor=PacedExecutor(pricer, filler_ids(texts.tokenizer, model.vocabulary)),
+        prefix_cache=machine.prefix_cache,
+        guides=_NoForms(texts.tokenizer, model.vocabulary),
+    )
+    return Loaded(engine, model, machine.case.price, layout, texts)
+
+
+def served_machine(source: Source, settings: EngineSettings, device: Device, devices: int) -> Machine:
+    """What the settings of a server ask for, on so many of a card. Raises ValueError."""
+    share = {} if settings.memory_share is None else {"utilization": settings.memory_share}
+    setup = Setup(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)
+    case = ModelCache(source.config).case(setup)
+    machine = machine_of(
+        case,
+        settings.limits,
+        context=settings.context,
+        pages=_stated_pages(case, settings),
+        page_size=settings.page_size,
+        prefix_cache=settings.prefix_cache,
+    )
+    layout, chunk = machine.layout, machine.limits.most_of_one
+    if layout.kept(machine.context, min(machine.context, chunk)) > layout.pages:
+        most = layout.capacity(chunk)
+        raise ValueError(
+            f"beside the weights {device.title} holds {most:,} positions of one request, the context is "
+            f"{machine.context:,}: give --max-model-len {most} or less"
+        )
+    return machine
+
+
+def _stated_pages(case: Case, settings: EngineSettings) -> int | None:
+    """Of the bytes for keys and values that were stated; None where none were."""
+    return None if settings.kv_bytes is None else kv_layout(case.model, settings.kv_bytes, settings.page_size).pages
+
+
+def filler_ids(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
+    """The tokens of FILLER, those that the model has. Raises ValueError where it has none of them."""
+    ids = [token for token in tokenizer.encode(FILLER, add_special=False, parse_special=False) if token < vocabulary]
+    if not ids:
+        raise ValueError("the tokenizer is another model's, whose ids this one does not have; give its own")
+    return ids
+
+
+def without_text(source: Source) -> bool:
+    """Whether a model has no tokenizer: its texts are bytes then."""
+    return isinstance(tokenizer_of(source, or_bytes=True), ByteTokenizer)
+
+
+class _NoForms(Guides):
+    """Refuses forms: filler keeps to none."""
+
+    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> Guide:
+        """Raises ValueError."""
+        raise ValueError("this server runs no model, and its filler keeps to no form: leave structured outputs out")

@@ -1,0 +1,94 @@
+"""Requirements: what a simulation has to keep to, such as `ttft_p99<500ms`, in the bad case of every interval."""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
+from ridgeline.insight.traffic.percentiles import Interval, needed
+from ridgeline.util.document.humanize import say_seconds
+from ridgeline.util.times import UNITS
+
+_FORM = re.compile(rf"(?:(.+):)?(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*(%|{'|'.join(UNITS)})?")
+_SCALES = {unit: nanoseconds / 1e9 for unit, nanoseconds in UNITS.items()} | {"%": 0.01, "": 1.0}
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TIMES = re.compile(r"_p\d+$")
+_SHARES = ("good_share", "busy", "pages", "most_pages", "prefix_hits")  # figures that may be told in %
+_OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that a class has too
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A figure by its name, and what it has to be: below, at most, above or at least a bound, by its sign. slo_class:
+    of the requests of one class; None for all."""
+
+    text: str
+    name: str
+    sign: str
+    bound: float
+    slo_class: str | None = None
+
+    def failed(self, findings: Findings) -> str:
+        """Why it is not kept, in words; "" where it is, even at the worse end of the figure's interval."""
+        found = self._figure(findings)
+        if found is None:
+            classes = findings.metrics.classes
+            why = "overloaded" if findings.verdict == "overloaded" else self._lack
+            if self.slo_class is not None and self.slo_class not in classes:
+                there = ", ".join(name or "those of none" for name in classes)
+                why = f"no request is of class {self.slo_class!r}; there is {there or 'none'}"
+            return f"{self.text} is not kept: {why}"
+        worse = found.low if self.sign.startswith(">") else found.high
+        if _SIGNS[self.sign](worse, self.bound):
+            return ""
+        low, mid, high = (self._said(each) for each in (found.low, found.mid, found.high))
+        return f"{self.text} is not kept: {self.name} is {mid} ({low} .. {high})"
+
+    def _said(self, value: float) -> str:
+        if math.isinf(value):
+            return "no end"
+        return say_seconds(value) if _TIMES.search(self.name) else f"{value:.4g}"
+
+    @property
+    def _lack(self) -> str:
+        """Why a run that is not overloaded has no such figure."""
+        if (percentile := _TIMES.search(self.name)) is None:
+            return "this run has no such figure"
+        return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
+
+    def _figure(self, findings: Findings) -> Interval | None:
+        if self.slo_class is None:
+            return FIGURES[self.name](findings)
+        known = self.slo_class in findings.metrics.classes
+        return findings.class_figures(self.slo_class)[self.name] if known else None
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Of `ttft_p99<500ms`, `goodput>12`, `batch:good_share>=99%` (of one class). Raises ValueError naming what there
+    is."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"--require is {text!r}; write a figure, < or >, and a number: ttft_p99<500ms, good_share>99%")
+    slo_class, name, sign, number, unit = match.groups()
+    there = [of for of in FIGURES if slo_class is None or _OF_CLASS.fullmatch(of)]
+    if name not in there:
+        raise ValueError(f"--require names {name!r}; there is {', '.join(there)}")
+    timed = _TIMES.search(name) is not None
+    if unit == "%" and name not in _SHARES and not timed:
+        raise ValueError(f"--require is {text!r}; {name} is no share: leave the % out")
+    if timed != (unit in UNITS):
+        raise ValueError(
+            f"--require is {text!r}; "
+            + ("give a time with its unit, like 500ms" if timed else f"{name} is not a time: leave the unit out")
+        )
+    bound = float(number) * _SCALES[unit or ""]
+    if name in _SHARES and bound > 1:
+        raise ValueError(f"--require is {text!r}; {name} is a share: write it from 0% to 100%, like 99%")
+    return Requirement(text.strip(), name, sign, bound, None if slo_class is None else slo_class.strip())

@@ -1,0 +1,294 @@
+"""The run: requests come and are sent to a replica, steps begin and end, until nothing is left.
+
+At one moment steps end first, then keys and values arrive, then replicas do, then requests come, then steps begin: what
+comes while a step runs waits for the one after it, as at a server that takes its messages between two steps. What
+replicas have published, and what an autoscaler sees, is from before all that. Requests that come together keep their
+order, replicas theirs. Nothing depends on wall time, on a hash or on a set's order: equal input gives equal logs.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.request import Finish
+from ridgeline.insight.simulate.kv_transfer import Handover
+from ridgeline.insight.simulate.replica import Machine, Prompts, Replica, StepPricer
+from ridgeline.insight.simulate.replica_state import NO_MOMENT, Live, Serving, lives
+from ridgeline.insight.simulate.run_log import NEVER, OUTCOMES, Log, Totals
+from ridgeline.insight.simulate.serving_overhead import FrontCore
+from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.simulated_fleet import ALONE, Fleet
+from ridgeline.insight.traffic.offered import Offered
+from ridgeline.insight.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+
+Watch = Callable[[Log], None]
+"""Sees the log now and then."""
+
+_STEPS_BETWEEN = 256  # steps after which a watch sees the log
+_STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
+
+
+class Autoscaler:
+    """next: the moment of its next look. start_up: nanoseconds until a replica that it asks for takes requests."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling, self.next, self.start_up = scaling, scaling.period, scaling.start_up
+        self._changed = 0  # when a replica was asked for, or had to go
+
+    def look(self, replicas: Iterable[Serving]) -> int:
+        """How many replicas are to be started now, or -1 where one is to go."""
+        now, self.next = self.next, self.next + self._scaling.period
+        there = [each for each in replicas if each.until is None]
+        taking, starting = sum(each.taking for each in there), sum(each.starts(self.start_up, now) for each in there)
+        change = self._scaling.change(sum(len(each.live) for each in there), taking, starting, now - self._changed)
+        if change:
+            self._changed = now
+        return change
+
+
+def run(
+    machine: Machine, offered: Offered, factor: float = 1.0, watch: Watch | None = None, fleet: Fleet = ALONE
+) -> Log:
+    """Let requests come to replicas of a machine until none is left.
+
+    factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
+    unknown router."""
+    return _Run(machine, offered, factor, fleet).run(watch)
+
+
+class _Run:
+    def __init__(self, machine: Machine, offered: Offered, factor: float, fleet: Fleet) -> None:
+        self.clock, self.prompts, self.factor = Clock(), Prompts(), factor
+        self.machine, self.offered, self.fleet = machine, offered, fleet
+        self.replicas = [Serving(self._replica(each)) for each in fleet.machines(machine)]
+        self.log = Log(len(self.replicas))
+        self.happens: list[tuple[int, int, int]] = []  # when, what, and of which replica, or of which hand-over
+        self.router, self.age = router_named(fleet.router, fleet.seed), fleet.age
+        self.signals = [Signal(0) for _ in self.replicas]
+        self.published = 0
+        self.handover = None if fleet.split is None else Handover(machine, fleet.split.bandwidth)
+        self.decoding = self.router if fleet.split is None else router_named(fleet.router, fleet.seed + 1)
+        self.autoscaler = None if fleet.scaling is None else Autoscaler(fleet.scaling)
+        self.front = None if fleet.front is None else FrontCore(fleet.front.times(factor))
+        self.reading: deque[tuple[TraceRequest, Live]] = deque()
+
+    def _replica(self, machine: Machine) -> Replica:
+        pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between.times(self.factor))
+        return Replica(machine, self.clock, pricer, self.prompts)
+
+    def run(self, watch: Watch | None) -> Log:
+        """To the end."""
+        while (moment := self._next()) is not None:
+            if self.autoscaler is not None and self.autoscaler.next <= moment:
+                self._scale(self.autoscaler)
+                continue  # what starts may be up before that moment
+            self._publish(moment)
+            self.clock.to(moment)
+            if self.happens and self.happens[0][0] == moment:
+                _, what, which = heapq.heappop(self.happens)
+                if what == _STEP:
+                    self._end_step(self.replicas[which])
+                    if watch is not None and len(self.log.steps) % _STEPS_BETWEEN == 0:
+                        watch(self.log)
+                elif what == _SENT:
+                    self._receive(which)
+                elif what == _READ:
+                    self._deal(*self.reading.popleft())
+                else:
+                    self.replicas[which].taking = True
+            else:
+                self._add()
+            if self._next() != moment:
+                self._begin_steps()
+        self._close()
+        return self.log
+
+    def _next(self) -> int | None:
+        """The moment at which something happens, or a request comes; None where all that is left are replicas that
+        start, for nobody."""
+        comes = self.offered.upcoming
+        if comes is None and all(what == _UP for _, what, _ in self.happens):
+            return None
+        if not self.happens:
+            return comes
+        happens = self.happens[0][0]
+        return happens if comes is None or happens <= comes else comes
+
+    def _begin_steps(self) -> None:
+        for place, serving in enumerate(self.replicas):
+            if not serving.stepping and serving.live:
+                took = serving.begin(place, self.log)
+                if took is not None:
+                    heapq.heappush(self.happens, (self.clock.now + took, _STEP, place))
+
+    # -- who gets what ------------------------------------------------------------------------------------------------
+
+    def _publish(self, until: int) -> None:
+        """What replicas have published before or at a moment: as it is now, nothing having happened since."""
+        if self.age and until - self.published >= self.age:
+            self.published = until - until % self.age
+            self.signals = [Signal(each.load) for each in self.replicas]
+
+    def _choose(self, router: Router, request: TraceRequest, among: range) -> int:
+        """The place of the replica that a request goes to."""
+        places = [place for place in among if self.replicas[place].taking]
+        if len(places) == 1:
+            return places[0]
+        signals = self.signals if self.age else [Signal(each.load) for each in self.replicas]
+        return places[router.choose(request, [signals[place] for place in places])]
+
+    def _add(self) -> None:
+        request = self.offered.take()
+        row = self.log.requests.add(request)
+        live = Live(row, request, request.input + REQUEST_TOKENS)
+        if self.front is None:
+            self._deal(request, live)
+            return
+        self.reading.append((request, live))
+        heapq.heappush(self.happens, (self.front.reads(self.clock.now), _READ, row))
+
+    def _deal(self, request: TraceRequest, live: Live) -> None:
+        """A request is read, and goes to a replica."""
+        split = self.fleet.split
+        if split is None:
+            self._send(request, live, self._choose(self.router, request, range(len(self.replicas))))
+            return
+        live.rest = request if request.output > 1 else None
+        self._send(replace(request, output=1), live, self._choose(self.router, request, range(split.prompts)))
+
+    def _send(self, request: TraceRequest, live: Live, place: int, received: int = 0) -> None:
+        requests = self.log.requests
+        requests.replica[live.row] = place
+        if not received:
+            requests.prompted[live.row] = place
+        try:
+            self.replicas[place].add(request, live, received)
+        except ValueError as error:
+            requests.refuse(live.row, str(error))
+            self.offered.ended(live.request, self.clock.now, answered=False)
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    def _end_step(self, serving: Serving) -> None:
+        serving.stepping = False
+        self._take(serving, serving.replica.end())
+        if not (serving.taking or serving.live):
+            serving.until = self.clock.now
+
+    def _take(self, serving: Serving, events: list[TokenEvent]) -> None:
+        """The tokens of a step. Most come one step after the one before, so that their gaps are equal; but for those
+        that a front writes one after the other."""
+        now, before, live, front = self.clock.now, serving.before, serving.live, self.front
+        step = now
+        if front is not None:
+            front.hears(now)
+            before = NO_MOMENT
+        gap, equal = now - before, 0
+        for event in events:
+            own = live[event.request]
+            if front is not None:
+                now = max(own.last, front.writes(first=own.last == NEVER))  # an answer's tokens keep their order
+            if own.last == before:
+                equal += 1
+                if gap > own.worst:
+                    own.worst = gap
+            elif own.last != NEVER:
+                longer = now - own.last
+                own.worst = max(own.worst, longer)
+                self.log.gaps.add(now, longer, 1)
+            else:
+                own.first = now
+            own.last = now
+            if event.finish is not None:
+                self._end(serving, event, own)
+        if equal:
+            self.log.gaps.add(now, gap, equal)
+        serving.before = step
+
+    def _end(self, serving: Serving, event: TokenEvent, own: Live) -> None:
+        del serving.live[event.request]
+        serving.load -= own.load
+        own.made += serving.replica.forget(event.request)
+        if own.begun is None:
+            own.cached, own.begun = event.cached, event.timing
+        # Where prompts are apart their replica is asked for one token: the engine cannot say that no other fits.
+        alone = own.rest is not None and own.room == 1
+        limited = event.finish is Finish.LENGTH or alone
+        if own.rest is not None and not limited:
+            self._hand_over(own, own.rest)
+            return
+        if self.front is not None:
+            self.front.closes()
+        requests, row, timing = self.log.requests, own.row, own.begun
+        requests.outcome[row] = OUTCOMES.index("ok")
+        requests.limited[row] = limited
+        requests.made[row], requests.cached[row] = own.made, own.cached
+        assert timing.scheduled is not None
+        requests.scheduled[row], requests.first[row] = timing.scheduled, own.first
+        requests.last[row] = own.last
+        requests.worst_gap[row] = own.worst
+        self.offered.ended(own.request, own.last, answered=True)
+
+    # -- prompts and answers apart ------------------------------------------------------------------------------------
+
+    def _hand_over(self, live: Live, request: TraceRequest) -> None:
+        """Send the keys and values of a prompt to where its answer is made."""
+        assert self.handover is not None
+        live.rest = None
+        there, number = self.handover.send(request, live, self.clock.now)
+        heapq.heappush(self.happens, (there, _SENT, number))
+
+    def _receive(self, number: int) -> None:
+        """A prompt's keys and values are there."""
+        assert self.handover is not None
+        assert self.fleet.split is not None
+        rest, live = self.handover.received(number, self.clock.now)
+        place = self._choose(self.decoding, rest, range(self.fleet.split.prompts, len(self.replicas)))
+        self._send(rest, live, place, rest.input - 1)
+
+    # -- coming and going ---------------------------------------------------------------------------------------------
+
+    def _scale(self, autoscaler: Autoscaler) -> None:
+        """It looks, and starts or stops replicas."""
+        self.clock.to(autoscaler.next)
+        change, now = autoscaler.look(self.replicas), self.clock.now
+        if change > 0:
+            self._start(change, now + autoscaler.start_up)
+        elif change < 0:
+            self._stop(now)
+
+    def _start(self, count: int, up: int) -> None:
+        for _ in range(count):
+            heapq.heappush(self.happens, (up, _UP, len(self.replicas)))
+            self.replicas.append(Serving(self._replica(self.machine), self.clock.now, taking=False))
+            self.signals.append(Signal(0))
+
+    def _stop(self, now: int) -> None:
+        """The replica with the fewest requests takes no more; of equals the newest."""
+        taking = [each for each in self.replicas if each.taking]
+        least = min(reversed(taking), key=lambda each: len(each.live))
+        least.taking = False
+        if not least.live:
+            least.until = now
+
+    def _close(self) -> None:
+        """What is left is unfinished."""
+        engines = [serving.replica.engine for serving in self.replicas]
+        stats = [engine.stats for engine in engines]
+        end = self.clock.now if self.front is None else max(self.clock.now, self.front.free)
+        self.log.end, self.log.replicas = end, len(self.replicas)
+        self.log.lives = lives(self.replicas, self.log.end)
+        self.log.totals = Totals(
+            sum(each.preemptions for each in stats),
+            sum(each.wasted_tokens for each in stats),
+            sum(each.reused_tokens for each in stats),
+            tuple(engine.ledger.pool.size for engine in engines),
+            sum(len(engine.requests) for engine in engines),
+            sum(each.held_pages for each in stats),
+            0 if self.front is None else self.front.of_requests,
+            0 if self.front is None else self.front.of_steps,
+        )

@@ -1,0 +1,306 @@
+"""The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from ridgeline.insight.simulate.advice import advice
+from ridgeline.insight.simulate.adviser import Advised
+from ridgeline.insight.simulate.capacity import Capacity
+from ridgeline.insight.simulate.columns import Columns
+from ridgeline.insight.simulate.fleet_sizing import Division
+from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, Log
+from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
+from ridgeline.insight.simulate.simulation_metrics import Metrics
+from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_verdict import verdict
+from ridgeline.insight.simulate.slo_classes import kept
+from ridgeline.insight.traffic.percentiles import distribution_json, interval_json
+from ridgeline.util.version import __version__
+
+LONGEST_SERIES = 10**6 * 10**9
+"""Nanoseconds of the longest run that is told second by second: a million of them."""
+
+
+def findings_json(findings: Findings) -> dict[str, Any]:
+    """The object of `--json` and `--out`. Times are seconds; what there is no figure of is null."""
+    return {
+        "format": 1,
+        "kind": "simulate",
+        "version": __version__,
+        "inputs": _inputs(findings),
+        "verdict": findings.verdict,
+        "advice": advice(findings),
+        "figures": {name: interval_json(of(findings)) for name, of in FIGURES.items()},
+        "metrics": metrics_json(findings.metrics),
+        "classes": {name: _class(findings, name) for name in findings.metrics.classes},
+        "capacity": None if findings.capacity is None else _capacity(findings.capacity),
+        "advised": None if findings.advised is None else _advised(findings.advised),
+        "division": None if findings.division is None else _division(findings.division),
+        "together": [
+            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.together
+        ],
+        "law": None if findings.law is None else asdict(findings.law),
+        "loop": findings.loop,
+        "per_request": _per_request(findings.log),
+        "steps": {"per_second": per_second(findings.log) if findings.log.end <= LONGEST_SERIES else None},
+        "replicas": _replicas(findings.log),
+    }
+
+
+def _class(findings: Findings, name: str) -> dict[str, Any]:
+    own, figures = findings.metrics.classes[name], findings.class_figures(name)
+    slo = None if findings.asked.slo is None else replace(findings.asked.slo.of(name), classes={})
+    share = figures["good_share"]
+    assert share is not None, "of any requests there is a share"
+    return {
+        "requests": own.requests,
+        "answered": own.answered,
+        "slo": None if slo is None else asdict(slo),
+        "verdict": findings.verdict if findings.verdict == "overloaded" else kept(share) if slo else None,
+        "figures": {of: interval_json(found) for of, found in figures.items()},
+    }
+
+
+def _capacity(found: Capacity) -> dict[str, Any]:
+    levels = [
+        {
+            "rate": level.rate,
+            "good": level.good,
+            "verdict": verdict(level.metrics, open_loop=True),
+            "metrics": metrics_json(level.metrics),
+        }
+        for level in found.levels
+    ]
+    return {"rate": interval_json(found.rate), "attain": found.attain, "levels": levels}
+
+
+def _advised(found: Advised) -> dict[str, Any]:
+    options = [
+        {
+            "limits": asdict(option.limits),
+            "memory_utilization": option.memory,
+            "good_share": option.share,
+            "overloaded": option.overloaded,
+            "pareto": option in found.pareto,
+            "metrics": metrics_json(option.metrics),
+        }
+        for option in found.options
+    ]
+    return {
+        "sentence": found.sentence,
+        "worth": found.worth,
+        "gain": interval_json(found.gain),
+        "own": asdict(found.own.limits),
+        "best": asdict(found.best.limits),
+        "flags": found.flags,
+        "options": options,
+    }
+
+
+def _division(found: Division) -> dict[str, Any]:
+    tried = [
+        {
+            "devices": each.devices,
+            "replicas": each.replicas,
+            "dollars_per_hour": each.dollars,
+            "dollars_per_thousand_good": each.thousand if math.isfinite(each.thousand) else None,
+            "good_share": each.option.share,
+            "metrics": metrics_json(each.option.metrics),
+        }
+        for each in found.tried
+    ]
+    return {
+        "sentence": found.sentence,
+        "worth": found.worth,
+        "gain": None if found.gain is None else interval_json(found.gain),
+        "own": found.own.flags,
+        "best": found.best.flags,
+        "tried": tried,
+    }
+
+
+def _inputs(findings: Findings) -> dict[str, Any]:
+    asked, machine = findings.asked, findings.asked.machine
+    setup, price = machine.case.setup, machine.case.setup.device.price
+    return {
+        "model": asked.model,
+        "device": setup.device.name,
+        "devices": setup.devices,
+        "engine": setup.engine.name,
+        "weights": machine.case.weights,
+        "kv": machine.case.kv,
+        "limits": asdict(machine.limits),
+        "context": machine.context,
+        "pages": machine.layout.pages,
+        "page_size": machine.layout.page_size,
+        "prefix_cache": machine.prefix_cache,
+        "between_steps": asdict(machine.between),
+        "traffic": asked.traffic,
+        "open_loop": asked.open_loop,
+        "seed": asked.seed,
+        "slo": None if asked.slo is None else asdict(asked.slo),
+        "price_error": asdict(asked.error),
+        "disturbed": setup.device.sources.get("disturbed"),
+        "fleet": _fleet(asked),
+        "dollars_per_hour": asked.dollars_per_hour,
+        "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
+    }
+
+
+def _fleet(asked: Asked) -> dict[str, Any]:
+    fleet = asked.fleet
+    return {
+        "replicas": fleet.replicas,
+        "others": [machine.case.setup.device.name for machine in fleet.others],
+        "router": fleet.router,
+        "age": fleet.age,
+        "seed": fleet.seed,
+        "split": None if fleet.split is None else asdict(fleet.split),
+        "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
+        "front": None if fleet.front is None else asdict(fleet.front),
+    }
+
+
+def metrics_json(metrics: Metrics) -> dict[str, Any]:
+    """As `metrics` of docs/simulate.md: without latencies where those are no figures."""
+    return {
+        "requests": metrics.total,
+        **metrics.counts,
+        "cut_short": metrics.limited,
+        "reasons": metrics.reasons,
+        "warm_up": metrics.warm_up,
+        "left_out": metrics.left_out,
+        "duration": metrics.duration,
+        "offered_per_second": metrics.offered,
+        "requests_per_second": metrics.requests_per_second,
+        "tokens_per_second": metrics.tokens_per_second,
+        "input": metrics.input,
+        "output": metrics.output,
+        "goodput": None if metrics.goodput is None else asdict(metrics.goodput),
+        "good_share": metrics.good_share,
+        "prefix_hits": metrics.found,
+        "preemptions": metrics.preemptions,
+        "wasted_positions": metrics.wasted,
+        "steps": asdict(metrics.steps),
+        "replicas": metrics.replicas,
+        "front": metrics.front,
+        "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
+        "latencies": {
+            name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)
+            for name, found in metrics.latencies.items()
+        },
+    }
+
+
+def _per_request(log: Log) -> dict[str, list[Any]]:
+    """Columns, of all requests."""
+    requests = Columns(log)
+    ok, several = requests.ok, requests.ok & (requests.made > 1)
+
+    def seconds(values: Any, there: Any) -> list[float | None]:
+        return [
+            value / 1e9 if is_there else None for value, is_there in zip(values.tolist(), there.tolist(), strict=True)
+        ]
+
+    return {
+        "index": list(range(len(requests.arrived))),
+        "replica": log.requests.replica.tolist(),
+        "outcome": [OUTCOMES[code] for code in requests.outcome.tolist()],
+        "reason": [log.requests.reasons.get(row, "") for row in range(len(requests.arrived))],
+        "intended": seconds(requests.arrived, np.ones_like(ok)),
+        "scheduled": seconds(requests.scheduled, ok),
+        "first_token": seconds(requests.first, ok),
+        "last_token": seconds(requests.last, ok),
+        "input_tokens": requests.input.tolist(),
+        "output_tokens": requests.made.tolist(),
+        "cached_tokens": requests.cached.tolist(),
+        "ttft": seconds(requests.first - requests.arrived, ok),
+        "tpot": seconds(requests.tpot, several),
+        "e2e": seconds(requests.last - requests.arrived, ok),
+        "worst_gap": seconds(requests.worst_gap, several),
+    }
+
+
+def _replicas(log: Log) -> list[dict[str, Any]]:
+    """Of each what it was sent, what it did, and the share of its time in which it did anything."""
+    requests, steps = Columns(log), log.steps
+    sent, prompted = np.asarray(log.requests.replica), np.asarray(log.requests.prompted)
+    stepping, took = np.asarray(steps.replica), np.asarray(steps.took)
+    firsts = np.minimum(requests.made, prompted != sent)  # a prompt's own token, where another replica goes on
+
+    def of(place: int) -> dict[str, Any]:
+        asked, answered, stepped = prompted == place, sent == place, stepping == place
+        since, until = log.lives[place]
+        return {
+            "requests": int((asked | answered).sum()),
+            "ok": int((requests.ok & (asked | answered)).sum()),
+            "input_tokens": int(requests.input[asked].sum()),
+            "output_tokens": int(firsts[asked].sum() + (requests.made - firsts)[answered].sum()),
+            "cached_tokens": int(requests.cached[asked].sum()),
+            "steps": int(stepped.sum()),
+            "busy": float(took[stepped].sum()) / max(1, until - since),
+            "since": since / 1e9,
+            "until": until / 1e9,
+        }
+
+    return [of(place) for place in range(log.replicas)]
+
+
+def _overlap(since: int, until: int, seconds: int) -> Any:
+    """Of each second the share between two moments."""
+    begin = np.arange(seconds) * 10**9
+    return np.clip(np.minimum(until, begin + 10**9) - np.maximum(since, begin), 0, None) / 1e9
+
+
+def per_second(log: Log) -> dict[str, list[Any]]:
+    """Second by second, of all replicas together: how many there were on average, and the pages that those have;
+    requests that came and ended, tokens; of the steps that began in it the share of it that they took, sequences in
+    one, positions of prompts; running and waiting requests and held pages on average; seconds in which somebody waited,
+    by why."""
+    seconds = max(1, -(-log.end // 10**9))
+    requests, steps = Columns(log), log.steps
+    started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)
+    at = (started // 10**9).astype(np.int64) if len(started) else np.zeros(0, dtype=np.int64)
+    weight = np.bincount(at, took, seconds)
+    there = np.array([_overlap(since, until, seconds) for since, until in log.lives])
+    replicas = there.sum(axis=0)
+
+    def mean(column: Any) -> Any:
+        return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
+
+    def together(column: Any) -> list[float]:
+        """Of all replicas; of those that do nothing it is nothing."""
+        found: list[float] = (mean(column) * np.minimum(weight / 1e9, replicas)).tolist()
+        return found
+
+    def count(moments: Any) -> list[int]:
+        found: list[int] = np.bincount(np.minimum(moments // 10**9, seconds - 1), minlength=seconds).tolist()
+        return found
+
+    ends = np.minimum(np.asarray(log.gaps.at) // 10**9, seconds - 1).astype(np.int64)
+    tokens = np.bincount(ends, np.asarray(log.gaps.tokens), seconds) if len(ends) else np.zeros(seconds)
+    firsts = np.array(count(requests.first[requests.ok]))
+    held = np.asarray(steps.held)
+    assert log.totals is not None, "the run has not ended"
+    return {
+        "second": list(range(seconds)),
+        "replicas": replicas.tolist(),
+        "pool": (np.asarray(log.totals.pages) @ there).tolist(),
+        "arrived": count(requests.arrived),
+        "finished": count(requests.last[requests.ok]),
+        "tokens": (tokens + firsts).tolist(),
+        "busy": np.minimum(weight / 1e9 / np.maximum(replicas, 1e-9), 1).tolist(),
+        "sequences": mean(steps.sequences).tolist(),
+        "running": together(steps.running),
+        "waiting": together(steps.waiting),
+        "pages": together(steps.pages),
+        "prompt_positions": np.bincount(at, np.asarray(steps.prompts), seconds).tolist(),
+        **{
+            f"held_by_{name}": (np.bincount(at[held == code], took[held == code], seconds) / 1e9).tolist()
+            for code, name in enumerate(HELD)
+            if name
+        },
+    }

@@ -1,0 +1,252 @@
+"""Findings: a run at the price, and the same requests at that less and more its error: every figure an interval."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ridgeline.insight.simulate.adviser import Advised
+from ridgeline.insight.simulate.capacity import Capacity
+from ridgeline.insight.simulate.colocated import Together
+from ridgeline.insight.simulate.fleet_sizing import Division
+from ridgeline.insight.simulate.kv_transfer import kept_bytes
+from ridgeline.insight.simulate.load_law import Law, load_law
+from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.simulation import Watch, run
+from ridgeline.insight.simulate.simulation_metrics import Drawn, Metrics, measure
+from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_verdict import WAITING, verdict
+from ridgeline.insight.simulate.slo_classes import check_classes
+from ridgeline.insight.traffic.percentiles import SHOWN, Interval
+
+_SHARED = 0.02  # of prompt tokens
+
+LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
+    law: the formula's figures; None where it is not of such requests. capacity: where it was looked for; the runs are
+    then at that rate. advised: where better settings were. together: the same cards without a split, where there is
+    one. division: where other numbers of cards were tried. loop: tokens a second by the law of users who do not think;
+    None of others."""
+
+    asked: Asked
+    log: Log
+    metrics: Metrics
+    cheap: Metrics
+    dear: Metrics
+    law: Law | None = None
+    capacity: Capacity | None = None
+    advised: Advised | None = None
+    together: tuple[Together, ...] = ()
+    division: Division | None = None
+    loop: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return verdict(self.metrics, open_loop=self.asked.open_loop)
+
+    @property
+    def shares(self) -> bool:
+        """Whether so much of the prompts is found in KV memory that the laws, whose prompts all run, say nothing."""
+        return self.metrics.found >= _SHARED
+
+    @property
+    def law_wall(self) -> float | None:
+        """Requests a second from which, by the load law, all replicas together do not keep up; None of users."""
+        return None if self.law is None else self.law.wall * self.asked.fleet.replicas
+
+    @property
+    def wall(self) -> float | None:
+        """The same of the replicas or of their front, whichever is sooner."""
+        return None if self.law_wall is None else min(self.law_wall, self.metrics.front_wall)
+
+    @property
+    def link_wall(self) -> float:
+        """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
+        split, (given, _) = self.asked.fleet.split, self.metrics.sizes
+        return math.inf if split is None else split.bandwidth / kept_bytes(self.asked.machine.case, given)
+
+    @property
+    def front_first(self) -> bool:
+        """Whether it is the front that falls behind, not what it deals to: replicas have nobody waiting for most of the
+        time then, and a link between them carries more."""
+        metrics = self.metrics
+        waiting = sum(metrics.steps.held.values()) >= WAITING
+        return metrics.overloaded and metrics.front_overloaded and not waiting and metrics.front_wall < self.link_wall
+
+    @property
+    def has_latencies(self) -> bool:
+        """Whether latencies are figures."""
+        return self.metrics.counts["ok"] > 0 and not self.metrics.overloaded
+
+    def latency(self, name: str, percent: int) -> Interval | None:
+        """A percentile with an interval of the draw and of the price; its upper end is infinite where a price that much
+        higher overloads the replica. None where there are too few samples, or latencies are no figures."""
+        return self._widened([each.latency(name, percent) for each in self._runs])
+
+    @property
+    def _runs(self) -> tuple[Metrics, Metrics, Metrics]:
+        return self.metrics, self.cheap, self.dear
+
+    def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
+        """A percentile of the three runs as one, as `latency` says."""
+        found, cheap, dear = of_runs
+        if found is None or cheap is None or not self.has_latencies:
+            return None
+        if self.dear.overloaded:
+            return _both(Interval(min(cheap.mid, found.mid), found.mid, math.inf), found.low, found.high)
+        if dear is None:  # fewer were counted, as it filled for longer: nobody knows how late that is
+            return None
+        low, high = _ends(found.mid, [cheap.mid, dear.mid])
+        return _both(Interval(low, found.mid, high), found.low, found.high)
+
+    def figure(self, of: Callable[[Metrics], float | None]) -> Interval | None:
+        """Any figure of the three runs."""
+        mid = of(self.metrics)
+        if mid is None:
+            return None
+        low, high = _ends(mid, [value for value in (of(self.cheap), of(self.dear)) if value is not None])
+        return Interval(low, mid, high)
+
+    def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
+        """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
+        replica gives what it can, whatever comes."""
+        found, by = self.figure(of), self.metrics.drawn
+        if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
+            return found
+        off = found.mid * drawn(by)
+        return _both(found, found.mid - off, found.mid + off)
+
+    def share(
+        self, of: Callable[[Metrics], float | None], drawn: Callable[[Metrics], tuple[float, float] | None]
+    ) -> Interval:
+        """A share of the requests, with an interval of their draw too, where they come by themselves."""
+        found, by = self.figure(of), drawn(self.metrics)
+        assert found is not None, "of any requests there is a share"
+        if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
+            return found
+        return _both(found, *by, most=1.0)
+
+    def class_figures(self, name: str) -> dict[str, Interval | None]:
+        """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
+        to ask other requests."""
+        runs, here = [each.classes.get(name) for each in self._runs], self.metrics.classes[name]
+
+        def latency(of: str, percent: int) -> Interval | None:
+            return self._widened([None if own is None else own.latency(of, percent) for own in runs])
+
+        def good_share(metrics: Metrics) -> float | None:
+            return None if (own := metrics.classes.get(name)) is None else own.good_share
+
+        def goodput(metrics: Metrics) -> float | None:
+            own = metrics.classes.get(name)
+            return None if own is None or own.goodput is None else own.goodput.rate
+
+        return {
+            "good_share": self.share(good_share, lambda _: here.drawn),
+            "goodput": self.rate(goodput, lambda _: here.good_drawn),
+            **{f"{of.lower()}_p{at}": latency(of, at) for of in ("TTFT", "TPOT", "E2E") for at in SHOWN},
+        }
+
+    def dollars(self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
+        """Dollars for one of what comes so many times a second; infinite where nothing does."""
+        if self.asked.dollars_per_hour is None:
+            return None
+
+        def cost(metrics: Metrics) -> float | None:
+            rate, hourly = a_second(metrics), self.asked.dollars_of(metrics.replicas)
+            assert hourly is not None
+            return None if rate is None else hourly / 3600 / rate if rate else math.inf
+
+        return self.rate(cost, drawn)
+
+
+def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
+    return min([mid, *others]), max([mid, *others])
+
+
+def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> Interval:
+    """A figure with an interval of the price's error and one of the draw, as one interval: the errors are independent,
+    so that their squares add up."""
+    mid = priced.mid
+    below, above = math.hypot(mid - priced.low, mid - low), math.hypot(priced.high - mid, high - mid)
+    return Interval(max(0.0, mid - below), mid, min(most, mid + above))
+
+
+def simulate(
+    asked: Asked,
+    progress: Callable[[str], Watch] | None = None,
+    loop: Callable[[Metrics], float] | None = None,
+) -> Findings:
+    """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
+    run, what watches it. loop: the law of users who ask again at once, where that is what is asked."""
+    watched = (lambda name: None) if progress is None else progress
+    judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
+
+    def at(factor: float, name: str) -> Log:
+        return run(asked.machine, asked.offered(), factor, watched(name), asked.fleet)
+
+    log, error = at(1.0, "at the price"), asked.error.share
+    check_classes(asked.slo, log.requests.classes)
+    metrics = judged(log)
+    cheap = dear = metrics
+    if error:
+        cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
+        dear = judged(at(1 + error, f"at a price {error:.0%} more"))
+    lawful = asked.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
+    rate = metrics.offered / asked.fleet.replicas
+    by_rate = load_law(asked.machine, rate, *metrics.sizes) if lawful and asked.open_loop else None
+    by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
+    return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
+
+
+# -- figures by name --------------------------------------------------------------------------------------------------
+
+
+def _ratio(of: Callable[[Metrics], float]) -> Callable[["Findings"], Interval | None]:
+    return lambda findings: findings.figure(of)
+
+
+def _good(metrics: Metrics) -> float | None:
+    return None if metrics.goodput is None else metrics.goodput.rate
+
+
+def _latency(name: str, percent: int) -> Callable[["Findings"], Interval | None]:
+    return lambda findings: findings.latency(name, percent)
+
+
+FIGURES: dict[str, Callable[[Findings], Interval | None]] = {
+    **{
+        f"{name.lower().replace(' ', '_')}_p{percent}": _latency(name, percent)
+        for name in LATENCIES
+        for percent in SHOWN
+    },
+    "goodput": lambda findings: findings.rate(_good, lambda drawn: drawn.good),
+    "good_share": lambda findings: findings.share(
+        lambda m: m.good_share, lambda m: None if m.drawn is None else m.drawn.good_share
+    ),
+    "requests_per_second": lambda findings: findings.rate(
+        lambda m: m.requests_per_second, lambda drawn: drawn.requests
+    ),
+    "tokens_per_second": lambda findings: findings.rate(lambda m: m.tokens_per_second, lambda drawn: drawn.tokens),
+    "batch": _ratio(lambda metrics: metrics.steps.batch),
+    "busy": _ratio(lambda metrics: metrics.steps.busy),
+    "pages": _ratio(lambda metrics: metrics.steps.pages),
+    "most_pages": _ratio(lambda metrics: metrics.steps.most_pages),
+    "prefix_hits": _ratio(lambda metrics: metrics.found),
+    "preemptions": _ratio(lambda metrics: float(metrics.preemptions)),
+    "dollars_per_million_tokens": lambda findings: findings.dollars(
+        lambda m: m.tokens_per_second / 1e6, lambda drawn: drawn.tokens
+    ),
+    "dollars_per_thousand_requests": lambda findings: findings.dollars(
+        lambda m: m.requests_per_second / 1e3, lambda drawn: drawn.requests
+    ),
+    "dollars_per_thousand_good": lambda findings: findings.dollars(
+        lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda drawn: drawn.good
+    ),
+}
+"""Figures with intervals, by the names that --require takes: latencies in seconds, rates a second, shares to 1."""

@@ -1,0 +1,373 @@
+"""The answer in twelve lines: verdict, latencies, what is good of it, what limits, what it costs, how sure that is."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ridgeline.insight.simulate.advice import advice
+from ridgeline.insight.simulate.adviser import Advised
+from ridgeline.insight.simulate.capacity import Capacity
+from ridgeline.insight.simulate.fleet_sizing import Division
+from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulation_charts import charts
+from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
+from ridgeline.insight.simulate.simulation_metrics import Metrics
+from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_verdict import verdict
+from ridgeline.insight.simulate.slo_classes import ATTAIN, kept
+from ridgeline.insight.traffic.percentiles import Interval, needed
+from ridgeline.price.device import HourlyPrice
+from ridgeline.util.document.elements import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import percent, say_seconds, three
+
+_MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require 'ttft_p99<500ms'"
+_WAITS = {
+    "requests": "requests wait for one of the {requests:,} places",
+    "positions": "prompts wait for the positions of a step",
+    "pages": "requests wait for KV pages",
+}
+_SHOWN = 0.01  # of the time: from which waiting is told
+
+
+def document(findings: Findings, *, drawn: bool = False) -> Document:
+    """What is printed. drawn: with figures, for who can see them."""
+    asked, machine = findings.asked, findings.asked.machine
+    case = machine.case
+    fleet = asked.fleet
+    shared = fleet.size > 1 or fleet.scaling is not None
+    dealt = f" by {fleet.router} (--router) on signals up to {fleet.age / 1e6:g} ms old" if shared else ""
+    title = (
+        f"{_many(fleet)}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} "
+        f"KV, {machine.layout.pages:,} pages of {machine.layout.page_size}{_beside(fleet)}"
+    )
+    lead = (
+        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
+        f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
+    )
+    blocks: list[Block] = [Facts(tuple(answer(findings)))]
+    if findings.metrics.classes:
+        blocks += [Heading("Classes of requests"), _classes(findings)]
+    if findings.together:
+        blocks += [Heading("The same cards"), _together(findings)]
+    if findings.advised is not None:
+        blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
+    if findings.division is not None:
+        blocks += [Heading("Other divisions"), Paragraph(findings.division.sentence), _divisions(findings.division)]
+    return Document(title, (*blocks, *charts(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
+
+
+def _many(fleet: Fleet) -> str:
+    """`4 replicas of `, before the model's name."""
+    if fleet.scaling is not None:
+        return f"{fleet.scaling.least:,} to {fleet.scaling.most:,} replicas of "
+    return "" if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of "
+
+
+def _beside(fleet: Fleet) -> str:
+    """What else there is of replicas, and how they are divided."""
+    if fleet.split is not None:
+        rate = f"{fleet.split.bandwidth / 1e9:.3g} GB/s"
+        return f"; {fleet.split.prompts:,} for prompts, {fleet.size - fleet.split.prompts:,} for answers, over {rate}"
+    if fleet.scaling is not None:
+        return f"; one more takes requests after {say_seconds(fleet.scaling.start_up / 1e9)}"
+    counts: dict[str, int] = {}
+    for machine in fleet.others:
+        counts[machine.case.device.title] = counts.get(machine.case.device.title, 0) + 1
+    named = [title if count == 1 else f"{count} x {title}" for title, count in counts.items()]
+    return f"; beside it {', '.join(named)}" if named else ""
+
+
+def _classes(findings: Findings) -> Table:
+    """What each class got of the replicas that all share."""
+    rows, slo = [], findings.asked.slo
+    for name, own in findings.metrics.classes.items():
+        figures = findings.class_figures(name)
+        share, limits = figures["good_share"], "" if slo is None else str(replace(slo.of(name), classes={}))
+        assert share is not None, "of any requests there is a share"
+        told = [
+            "" if (found := figures[f"{of}_p{at}"]) is None else say_seconds(found.mid)
+            for of in ("ttft", "tpot")
+            for at in (50, 99)
+        ]
+        good = "" if own.goodput is None else _plain(figures["goodput"])
+        word = "overloaded" if findings.verdict == "overloaded" else kept(share) if limits else ""
+        cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
+        rows.append(Row(cells))
+    heads = ("class", "requests", "good a second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
+    notes = (f"kept: at least {percent(ATTAIN)} of its requests are good, at both ends of the interval.",)
+    return Table(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
+
+
+def _percents(share: Interval) -> str:
+    return f"{share.mid:.1%} ({share.low:.1%} .. {share.high:.1%})"
+
+
+def _together(findings: Findings) -> Table:
+    """Prompts and answers apart, and the same cards doing both."""
+    apart = "apart", findings.asked.machine.limits, findings.metrics
+    rows = [
+        Row((name, f"{limits.tokens:,}", *_cells(metrics, metrics.good_share)), "strong" if name == "apart" else "")
+        for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.together))
+    ]
+    heads = ("", "positions", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "tokens/s")
+    notes = ("late: the highest percentile that there are enough samples for.",)
+    return Table(columns(*heads, words=(0,)), tuple(rows), notes)
+
+
+def _cells(metrics: Metrics, good_share: float) -> tuple[str, ...]:
+    """Of a run."""
+    if metrics.overloaded:
+        return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
+    good = percent(good_share) if metrics.goodput is not None else ""
+    means = {name: "" if (of := metrics.latencies[name]) is None else say_seconds(of.mean) for name in ("TTFT", "TPOT")}
+    late = {name: say_seconds(at) if math.isfinite(at := metrics.late(name)) else "" for name in ("TTFT", "ITL")}
+    return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
+
+
+def _options(advised: Advised) -> Table:
+    """Those that nothing beats, and the one that was asked about."""
+    rows = []
+    shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
+    for option in shown:
+        latencies = [
+            "" if found is None or option.overloaded else say_seconds(found.mean)
+            for found in (option.metrics.latencies[name] for name in ("TTFT", "TPOT"))
+        ]
+        name = "best" if option is advised.best else "as asked" if option is advised.own else ""
+        good = "overloaded" if option.overloaded else percent(option.share)
+        limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
+        late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
+        cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
+        rows.append(Row(cells, "strong" if option is advised.best else ""))
+    heads = ("positions", "requests", "memory", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
+    notes = (
+        f"{len(advised.options)} settings were simulated; these are beaten by none in goodput, late TTFT and ITL at "
+        "once. late: the highest percentile that there are enough samples for.",
+    )
+    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
+
+
+def _divisions(division: Division) -> Table:
+    """What was run, the cheapest first."""
+    rows = []
+    for each in division.tried:
+        name = "best" if each is division.best else "as asked" if each is division.own else ""
+        without = "" if each.option.overloaded else "none good"
+        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else without
+        cells = _cells(each.option.metrics, each.option.share)
+        put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
+        rows.append(Row((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
+    heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
+    notes = ("One is not run where all requests being good would not make up for its cards.",)
+    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
+
+
+def answer(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Its lines; where a capacity was looked for, one more."""
+    if findings.capacity is not None:
+        yield "capacity", _capacity(findings, findings.capacity)
+    yield "verdict", _verdict(findings)
+    for name in ("TTFT", "TPOT", "ITL"):
+        yield name, _latency(findings, name)
+    yield "goodput", _goodput(findings)
+    yield "load", _load(findings)
+    yield "pages", _pages(findings)
+    yield "limit", _limit(findings)
+    yield "cost", _cost(findings)
+    yield "law", _law(findings)
+    yield "trust", _trust(findings)
+    yield "advice", advice(findings)
+
+
+def _capacity(findings: Findings, found: Capacity) -> str:
+    rated = findings.asked.rated
+    within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
+    if not found.rate.mid:
+        return f"no rate has {within}, down to {three(found.levels[0].rate)} {rated} a second"
+    said = f"{_plain(found.rate)} {rated} a second have {within}"
+    above = found.above
+    if above is None:
+        return f"{said}, and no higher rate was tried"
+    fault = verdict(above.metrics, open_loop=True)
+    why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
+    return f"{said}; at {three(above.rate)} {why}; what follows is at the former"
+
+
+def _worst(metrics: Metrics) -> str:
+    """The share of good requests: of all, or of the class that has the smallest."""
+    shares = {name: own.good_share for name, own in metrics.classes.items() if own.requests}
+    name = min(shares, key=lambda each: shares[each], default="")
+    if not shares or shares[name] >= metrics.good_share:
+        return f"{percent(metrics.good_share)} are"
+    return f"{percent(shares[name])} of class {name or 'others'} are"
+
+
+def _verdict(findings: Findings) -> str:
+    metrics = findings.metrics
+    said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
+    said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
+    if metrics.limited:
+        said += f" ({metrics.limited:,} cut short: no room for more)"
+    said += f", {three(metrics.requests_per_second)} a second"
+    if metrics.offered and findings.asked.open_loop:
+        said += f" of {three(metrics.offered)} offered"
+    if findings.verdict == "overloaded":
+        assert metrics.steadiness is not None
+        return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are under way each minute"
+    if metrics.left_out:
+        said += f"; the first {metrics.left_out:,} came while it filled, and are not counted"
+    return said
+
+
+def _latency(findings: Findings, name: str) -> str:
+    if findings.verdict == "overloaded":
+        return "none: in an overloaded run it grows with the length of the run"
+    found = findings.metrics.latencies[name]
+    if found is None:
+        return "nothing to measure"
+    said = [
+        f"p{at} " + (f"n too small ({needed(at):,})" if figure is None else between(figure))
+        for at, figure in ((at, findings.latency(name, at)) for at in (50, 99))
+    ]
+    return f"{', '.join(said)}; mean {say_seconds(found.mean)}"
+
+
+def between(figure: Interval) -> str:
+    """`228 ms (173 ms .. 277 ms)`."""
+    return f"{say_seconds(figure.mid)} ({say_seconds(figure.low)} .. {_end(figure.high)})"
+
+
+def _end(seconds: float) -> str:
+    return "no end" if math.isinf(seconds) else say_seconds(seconds)
+
+
+def _plain(figure: Interval | None, unit: str = "") -> str:
+    """`11.0 (10.9 .. 11.1)`."""
+    if figure is None:
+        return "none"
+    low, mid, high = (f"{unit}{three(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
+    return mid if low == high else f"{mid} ({low} .. {high})"
+
+
+def _parts(figure: Interval) -> tuple[float, float, float]:
+    return figure.low, figure.mid, figure.high
+
+
+def _goodput(findings: Findings) -> str:
+    good = findings.metrics.goodput
+    tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens a second"
+    if good is None:
+        return f"no --slo says what is good; {tokens}"
+    apart = f", {good.unknown:,} lack a metric" if good.unknown else ""
+    return (
+        f"{_plain(FIGURES['goodput'](findings))} a second, {percent(findings.metrics.good_share)} of all, within "
+        f"{findings.asked.slo}{apart}; {tokens}"
+    )
+
+
+def _load(findings: Findings) -> str:
+    steps = findings.metrics.steps
+    return (
+        f"{three(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
+        f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}{_replicas(findings)}"
+    )
+
+
+def _replicas(findings: Findings) -> str:
+    """How many there were of those that come and go."""
+    if findings.asked.fleet.scaling is None:
+        return ""
+    most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
+    return f"; {three(findings.metrics.replicas)} replicas on average, {most:,} at most"
+
+
+def _pages(findings: Findings) -> str:
+    metrics, steps = findings.metrics, findings.metrics.steps
+    return (
+        f"{percent(steps.pages)} held, {percent(steps.most_pages)} at most; {percent(metrics.found)} of prompt tokens "
+        f"found in the prefix cache; {metrics.preemptions:,} preemptions"
+    )
+
+
+def _limit(findings: Findings) -> str:
+    steps, limits = findings.metrics.steps, findings.asked.machine.limits
+    if not steps.count:
+        return "no step ran"
+    roof = "arithmetic" if steps.compute > 1 / 2 else "memory bandwidth"
+    share = max(steps.compute, 1 - steps.compute)
+    waits = [
+        f"{percent(share)} of the time {_WAITS[name].format(requests=limits.requests)}"
+        for name, share in steps.held.items()
+        if share > _SHOWN
+    ]
+    said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
+    front, offered = findings.metrics.front, findings.metrics.offered
+    if findings.link_wall < offered:
+        said = f"the link, which carries {three(findings.link_wall)} of {three(offered)} prompts a second; {said}"
+    if front is None:
+        return said
+    core = "the server's own core (--front)"
+    if findings.front_first:
+        return f"{core}, which is given {three(front)} s of work each second; {said}"
+    if front > 1:
+        return f"{said}; {core} is given {three(front)} s of work each second"
+    return f"{said}; {core} works {percent(front)} of the time"
+
+
+def _cost(findings: Findings) -> str:
+    if findings.asked.dollars_per_hour is None:
+        return "no price is known of this card; --price gives one"
+    per_good = FIGURES["dollars_per_thousand_good"](findings)
+    good = "" if per_good is None else f", {_plain(per_good, '$')} a thousand good requests"
+    return (
+        f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} a million output tokens{good}; "
+        f"{_asked_for(findings.asked)}"
+    )
+
+
+def _asked_for(asked: Asked) -> str:
+    """What each sort of card costs, and whose price that is."""
+    prices: dict[str, HourlyPrice] = {}
+    for machine in (asked.machine, *asked.fleet.others):
+        device = machine.case.setup.device
+        assert device.price is not None, "the dollars of all are known"
+        prices.setdefault(device.title, device.price)
+    if len(prices) == 1:
+        (price,) = prices.values()
+        return f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    return ", ".join(
+        f"${price.dollars:.2f} an hour of {title} ({price.asked_by}, {price.date})" for title, price in prices.items()
+    )
+
+
+def _law(findings: Findings) -> str:
+    law, simulated = findings.law, findings.metrics.latencies["TPOT"]
+    if findings.verdict == "nothing answered":
+        return "none: it is of requests that are answered"
+    if findings.asked.open_loop and not findings.asked.fleet.equal:
+        return "the load law is of equal replicas that do all"
+    if findings.loop is not None:
+        rate = three(findings.metrics.tokens_per_second)
+        tokens = f"{three(findings.loop)} output tokens a second"
+        return f"{tokens} by the law of users who ask again at once, simulated {rate}"
+    if findings.shares:
+        return "none: it is of prompts of which nothing is found in the prefix cache"
+    if law is None or findings.law_wall is None:
+        return (
+            "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
+            "each replica, all with a place"
+        )
+    wall = f"above {three(findings.law_wall)} requests a second the queue grows without end"
+    if law.tpot is None:
+        return f"{wall}, by the load law: {three(law.most)} decode side by side then"
+    beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
+    return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)}; {wall}"
+
+
+def _trust(findings: Findings) -> str:
+    error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
+    beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
+    return (
+        f"intervals allow for a price that is {error.share:.1%} off ({error.source}) and for the draw of requests; "
+        f"decisions are the engine's own{beside}"
+    )

@@ -1,0 +1,81 @@
+"""The tail of a plan's load: how long the slowest wait, which no formula for even arrivals says."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.simulation import run
+from ridgeline.insight.simulate.simulation_export import metrics_json
+from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_verdict import verdict
+from ridgeline.insight.traffic.arrivals import constant, poisson
+from ridgeline.insight.traffic.lengths import Fixed
+from ridgeline.insight.traffic.offered import Offered, OpenLoop, Users, bounded, drawn, spread
+from ridgeline.price.plan.demand import Demand, Fleet
+from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.util.document.humanize import say_seconds, three
+
+TOKENS = 300_000
+"""Of answers, that are simulated at most: some seconds."""
+
+_SECONDS, _REQUESTS = 60.0, 1100  # simulated at least, where the tokens suffice; so many requests have a p99
+_PLACES = 256  # requests that an engine runs at a time unless it is told otherwise
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a replica of a fleet gets: requests at random moments, its share of a rate; or its users, who ask again at
+    once. Lengths differ by up to a tenth."""
+
+    rate: float | None
+    users: int
+    metrics: Metrics
+
+    def __str__(self) -> str:
+        """In a sentence."""
+        many = (
+            f"{self.users:,} user{'s' if self.users > 1 else ''} who ask{'s' if self.users == 1 else ''} again at once"
+        )
+        comes = f"{three(self.rate)} requests/s at random moments" if self.rate is not None else many
+        if self.metrics.overloaded:
+            return f"{comes}: a replica falls behind (simulated)"
+        ttft, tpot = (self._percentiles(name) for name in ("TTFT", "TPOT"))
+        return (
+            f"{comes}: TTFT {ttft}; TPOT {tpot} (simulated, {self.metrics.counts['ok']:,} requests; ridgeline simulate)"
+        )
+
+    def _percentiles(self, name: str) -> str:
+        found = self.metrics.latencies[name]
+        if found is None:
+            return "none"
+        known = [f"p{at} {say_seconds(of.mid)}" for at, of in found.percentiles.items() if of is not None and at != 90]
+        return ", ".join(known) or f"{say_seconds(found.mean)} on average"
+
+    def json(self) -> dict[str, Any]:
+        """As data: `metrics` as of docs/simulate.md."""
+        found = verdict(self.metrics, open_loop=self.rate is not None)
+        return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics_json(self.metrics)}
+
+
+def tail_of(serving: Serving, demand: Demand, fleet: Fleet) -> Tail:
+    """Simulate a replica of a fleet. Raises ValueError for models that are not simulated."""
+    workload = serving.workload
+    limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, fleet.load.users))
+    machine = machine_of(serving.case, limits, page_size=workload.page_size)
+    rate = None if demand.rate is None else demand.rate / fleet.replicas
+    most = max(1, TOKENS // workload.output)
+    metrics = measure(run(machine, _offered(serving, rate, fleet.load.users, most)), None, open_loop=rate is not None)
+    return Tail(rate, fleet.load.users, metrics)
+
+
+def _offered(serving: Serving, rate: float | None, users: int, most: int) -> Offered:
+    workload = serving.workload
+    given, made = spread(Fixed(workload.input)), spread(Fixed(workload.output))
+    if rate is None:
+        asked = drawn(constant(1.0), given, made, _SEED)
+        return Users(users, 0, bounded(asked, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
+    count = min(most, max(_REQUESTS, math.ceil(rate * _SECONDS)))
+    return OpenLoop(bounded(drawn(poisson(rate, _SEED), given, made, _SEED), count, None))

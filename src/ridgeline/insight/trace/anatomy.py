@@ -1,0 +1,37 @@
+"""Where a model keeps what every family has: blocks and the last norm. Found by what ops are, not by names."""
+
+from torch import nn
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import layers_of
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.norm import Norm
+from ridgeline.core.ops.op import Op
+
+
+def blocks(model: Model) -> list[nn.Module]:
+    """The layers of a model, in order."""
+    count = sum(layers_of(model))
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and not isinstance(module, Op) and len(module) == count:
+            return list(module)
+    raise ValueError("this model has no list of layers to look into")
+
+
+def layer_numbers(network: Network) -> dict[str, int]:
+    """Of each op that lies in a list of modules, by path: its place in the outermost one."""
+    lists = [path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)]
+    numbers: dict[str, int] = {}
+    for path, _ in network.ops():
+        outermost = next((each for each in lists if path.startswith(f"{each}.")), None)
+        if outermost is not None:
+            numbers[path] = int(path.removeprefix(f"{outermost}.").partition(".")[0])
+    return numbers
+
+
+def final_norm(model: Model) -> Norm:
+    """The norm before the head: the last of all."""
+    for _, op in reversed(model.ops()):
+        if isinstance(op, Norm):
+            return op
+    raise ValueError("this model has no norm before its head")

@@ -1,0 +1,58 @@
+"""Whom a token looked at: the weights of one query in every layer and head.
+
+Shapes: L keys, H heads, K kv heads, D head dim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.models.common.parameter_breakdown import layer_of
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.torch_attention import attention_weights, visible
+from ridgeline.insight.trace.capture import CapturedCall
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """weights[i][head][position]: what share of its attention the token at `position` gave to each one up to itself, in
+    the i-th layer that attends; those of a head sum to 1. layers: the numbers of these layers."""
+
+    position: int
+    weights: tuple[tuple[tuple[float, ...], ...], ...]
+    layers: tuple[int, ...]
+
+    def top(self, index: int, head: int, count: int) -> list[tuple[int, float]]:
+        """The positions with the largest weights, largest first."""
+        weights = self.weights[index][head]
+        return sorted(enumerate(weights), key=lambda item: -item[1])[:count]
+
+    def mean(self, index: int) -> list[float]:
+        """The weights of a layer, averaged over its heads."""
+        heads = self.weights[index]
+        return [sum(column) / len(heads) for column in zip(*heads, strict=True)]
+
+
+def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
+    """The weights of the last of L positions over all of them, in fp32: [H, L]."""
+    keys, groups = len(k_LKD), q_HD.shape[0] // k_LKD.shape[1]
+    k_HLD = k_LKD.float().transpose(0, 1).repeat_interleave(groups, 0)
+    scores_HL = (k_HLD @ q_HD.float()[:, :, None])[:, :, 0] * op.scale
+    distance_L = torch.arange(1 - keys, 1)
+    return attention_weights(
+        op, scores_HL, distance_L, visible(op.reach, distance_L[-1:] + keys - 1, distance_L + keys - 1)
+    )
+
+
+def attention_at(calls: Sequence[CapturedCall[Attention]], position: int) -> AttentionWeights:
+    """The weights of the query at `position`, from the attention ops of a pass over the whole sequence."""
+    weights, layers = [], []
+    for call in calls:
+        with torch.inference_mode():
+            q_THD, k_TKD = call.op.meeting(call.inputs)
+            weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])
+        weights.append(tuple(tuple(head) for head in weights_HL.tolist()))
+        layers.append(layer_of(call.path) or 0)
+    return AttentionWeights(position, tuple(weights), tuple(layers))

@@ -1,0 +1,75 @@
+"""Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
+
+from ridgeline.insight.trace.trace_ledger import OpGroup, Overhead, Step, StepLedger, Total
+from ridgeline.util.document import humanize
+
+# A roof under this share of the measured time explains little; work so short is over before it is launched.
+NEAR, SMALL_SECONDS = 0.3, 50e-6
+_FARTHEST = 3
+
+
+def slowest(ledger: StepLedger, name: str) -> str:
+    """One sentence: the slowest part of a step (an op in all layers, or what lies between ops), and why.
+
+    Why it is an op only the roofs of the machine that measured say, so of another device's ledger it is left open.
+    """
+    step, whole = ledger.step(name), ledger.whole(name)
+    group = max(ledger.groups(), key=lambda group: group.totals[name].measured)
+    overhead = max(step.overheads, key=lambda overhead: overhead.seconds, default=Overhead("", 0.0))
+    total = group.totals[name]
+    if overhead.seconds > total.measured:
+        took = _share(overhead.seconds, whole)
+        return f"slowest in {name}: {overhead.name}, {took}: {_overhead_reason(overhead, ledger)}"
+    why = f": {reason(total, step)}" if ledger.at_hand else ""
+    return f"slowest in {name}: {_name(group, total)}, {_share(total.measured, whole)}{why}"
+
+
+def above_roofs(ledger: StepLedger, name: str) -> str:
+    """How near the ops of a step are to their roofs, and which are farthest above them in seconds: where a better
+    kernel would gain most."""
+    ops = ledger.ops(name)
+    far = sorted(ledger.groups(), key=lambda group: group.totals[name].bound - group.totals[name].measured)
+    most = (
+        f"{_name(group, total)} at {humanize.percent(total.bound / total.measured)} "
+        f"({humanize.say_seconds(total.measured - total.bound)})"
+        for group in far[:_FARTHEST]
+        if (total := group.totals[name]).measured > total.bound
+    )
+    reached = f"ops in {name} reach {humanize.percent(ops.bound / ops.measured)} of their roofs"
+    return "; farthest above theirs: ".join(filter(None, (reached, ", ".join(most))))
+
+
+def reason(total: Total, step: Step) -> str:
+    """Which roof an op is at, or that it is at none."""
+    share = total.bound / total.measured
+    moved, flops = total.cost.total_bytes, total.cost.total_flops
+    each, work = total.measured / total.count, total.bound / total.count
+    if share < NEAR and work < SMALL_SECONDS:
+        calls = f"{total.count} calls" if total.count > 1 else "one call"
+        asking = "asking for a kernel that takes" if step.recorded else "Python and torch's dispatch that take"
+        return (
+            f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work: it is {asking} the time"
+        )
+    if total.limit == "compute":
+        rate = humanize.say(flops / total.measured, "FLOP/s")
+        text = f"compute-bound, {humanize.say(flops, 'FLOP')} at {rate}, {humanize.percent(share)} of the peak"
+    else:
+        rate = humanize.say(moved / total.measured, "B/s")
+        place = "the main memory" if step.place == "memory" else step.place
+        text = f"memory-bound, {humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of what {place} gives"
+    return text if share >= NEAR else f"{text}; that is far from the roof: a better kernel would help"
+
+
+def _share(seconds: float, whole: float) -> str:
+    return f"{humanize.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
+
+
+def _name(group: OpGroup, total: Total) -> str:
+    return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
+
+
+def _overhead_reason(overhead: Overhead, ledger: StepLedger) -> str:
+    if overhead.name == "between ops":
+        each = humanize.say_seconds(overhead.seconds / max(1, len(ledger.rows)))
+        return f"{each} of Python around each of {len(ledger.rows)} ops, which a larger batch would share"
+    return "work that does not grow with the model"

@@ -1,0 +1,63 @@
+"""What an encoder-decoder's tokens looked at of what its encoder read: the cross-attention grid.
+
+Shapes: T positions of the decoder, E rows of the encoder, H heads, D head dim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.ops.attention import Attention
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.torch_attention import attention_weights
+from ridgeline.core.ops.work import Segment
+from ridgeline.insight.trace.token_candidates import Token
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """weights[layer][row][column]: what share of its attention, over the heads on average, a layer gave to a token that
+    the encoder read, as it produced a token; those of a row sum to 1.
+
+    sources: the tokens of the columns; produced: those of the rows. heads: of each layer.
+    """
+
+    sources: tuple[Token, ...]
+    produced: tuple[Token, ...]
+    weights: tuple[tuple[tuple[float, ...], ...], ...]
+    heads: int
+
+
+@torch.inference_mode()
+def cross_attention(
+    model: Model, encoder: Sequence[int], begun: Sequence[int], sources: Sequence[Token], produced: Sequence[Token]
+) -> CrossAttention:
+    """Run encoder and decoder once, without KV memory, and keep whom each position looked at that produced a token.
+
+    encoder: what the encoder reads. begun: what the decoder begins with, before the first token that it produced.
+    """
+    ids = [*begun, *(token.id for token in produced[:-1])]
+    kept: list[Tensor] = []
+
+    def keep(_: str, op: Attention, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+        kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
+
+    ops = [(path, op) for path, op in model.ops_of(Attention) if op.reach.kind == "cross"]
+    kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
+    with listening(ops, keep):
+        encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
+        model.hidden(torch.tensor(ids), torch.arange(len(ids)), kv, torch.arange(1), encoded_ED)
+    weights = tuple(tuple(tuple(row) for row in mean_TE.tolist()) for mean_TE in kept)
+    return CrossAttention(tuple(sources), tuple(produced), weights, ops[0][1].heads)
+
+
+def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:
+    """The weights of each query over an encoder's rows, in fp32, averaged over the heads: [T, E]."""
+    scores_HTE = (q_THD.float().transpose(0, 1) @ k_EHD.float().permute(1, 2, 0)) * op.scale
+    everything_TE = torch.ones(scores_HTE.shape[1:], dtype=torch.bool)
+    weights_HTE: Tensor = attention_weights(op, scores_HTE, everything_TE.long(), everything_TE)
+    return weights_HTE.mean(0)

@@ -1,0 +1,119 @@
+"""The feed-forward part as a memory: which neurons fired, and what their down-projection rows say.
+
+A neuron is one column of the middle of the MLP: its activation times its row of the down-projection is what it adds to
+the stream. Read through the final norm's scale and the head, that row promotes some tokens (Geva et al.,
+arXiv:2012.14913 and arXiv:2203.14680). Shapes: D hidden, F neurons, V vocabulary, N neurons kept.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import layer_of
+from ridgeline.core.ops.activation import ActivatedProjections
+from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.matrix import Matrix
+from ridgeline.core.text import Tokenizer
+from ridgeline.insight.trace.anatomy import final_norm
+from ridgeline.insight.trace.capture import Capture, CapturedCall
+from ridgeline.insight.trace.token_candidates import Token, likeliest
+
+
+@dataclass(frozen=True, slots=True)
+class Neuron:
+    """One neuron at one position. activation: what goes into the down-projection; in a mixture times the router's
+    weight for `expert`. promotes: the tokens whose logits its contribution raises most, by how much."""
+
+    layer: int
+    expert: int | None
+    index: int
+    activation: float
+    promotes: tuple[tuple[Token, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForwardMemory:
+    """The neurons that fired most (largest absolute activation) in each layer, at one position."""
+
+    position: int
+    layers: tuple[tuple[Neuron, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fired:
+    """A neuron before its words are known: `row_D` is its row of the down-projection."""
+
+    layer: int
+    expert: int | None
+    index: int
+    activation: float
+    row_D: Tensor
+
+
+@torch.inference_mode()
+def memory(
+    model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5
+) -> FeedForwardMemory:
+    """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
+    found: dict[int, list[_Fired]] = {}
+    for call, down in captured.neurons:
+        layer = _layer(call)
+        rows_FD = _rows_of(down.matrix)
+        found.setdefault(layer, []).extend(_most(layer, None, call.output.float(), rows_FD, neurons))
+    for mixture in captured.experts:
+        layer = _layer(mixture)
+        found.setdefault(layer, []).extend(_of_experts(layer, mixture, captured.position, neurons))
+    strongest = [
+        one
+        for layer in sorted(found)
+        for one in sorted(found[layer], key=lambda fired: -abs(fired.activation))[:neurons]
+    ]
+    promoted = _promoted(model, strongest, tokenizer, words)
+    each = [
+        Neuron(one.layer, one.expert, one.index, one.activation, tokens)
+        for one, tokens in zip(strongest, promoted, strict=True)
+    ]
+    layers = tuple(tuple(neuron for neuron in each if neuron.layer == layer) for layer in sorted(found))
+    return FeedForwardMemory(captured.position, layers)
+
+
+def _layer(call: CapturedCall[Experts] | CapturedCall[ActivatedProjections]) -> int:
+    layer = layer_of(call.path)
+    assert layer is not None, f"{call.path} lies in no layer"
+    return layer
+
+
+def _most(layer: int, expert: int | None, activation_F: Tensor, rows_FD: Tensor, neurons: int) -> list[_Fired]:
+    """The neurons of one MLP that fired most."""
+    chosen = activation_F.abs().topk(min(neurons, len(activation_F))).indices.tolist()
+    return [_Fired(layer, expert, index, float(activation_F[index]), rows_FD[index].float()) for index in chosen]
+
+
+def _of_experts(layer: int, call: CapturedCall[Experts], position: int, neurons: int) -> list[_Fired]:
+    """The neurons that fired most in each expert that the token was routed to."""
+    op = call.op
+    x_1D, weights_1K, picked_1K = (own[position : position + 1] for own in call.inputs[:3])
+    fired = []
+    for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):
+        activation_F = op.activated(expert, x_1D)[0].float()
+        fired += _most(layer, expert, activation_F * weight, _rows_of(op.matrices(expert)[-1]), neurons)
+    return fired
+
+
+def _rows_of(down: Matrix) -> Tensor:
+    """What each neuron adds to the stream: the columns of the down-projection, [F, D]."""
+    rows_FD = down.product(torch.eye(down.inputs, dtype=down.spec.dtype))
+    bias = down.own_bias
+    return rows_FD if bias is None else rows_FD - bias
+
+
+def _promoted(
+    model: Model, fired: list[_Fired], tokenizer: Tokenizer, words: int
+) -> list[tuple[tuple[Token, float], ...]]:
+    """For each neuron the tokens whose logits its contribution raises most; one pass over the head for all."""
+    scale_D = final_norm(model).scale
+    added_ND = torch.stack([one.activation * one.row_D * scale_D for one in fired])
+    raised_NV = model.head(added_ND.to(model.storage.dtype))
+    return [likeliest(raised_V, words, tokenizer) for raised_V in raised_NV]

@@ -1,0 +1,189 @@
+"""One picture or clip, traced: its texts encoded, what the denoiser prepares of them, one of its steps and the decode,
+every op priced beside measured.
+
+A step with guidance is two passes, in one call where rows are few: a call is a step of the ledger. Steps before the one
+that is asked for run as they are. A clip is decoded by another library's model, of which the whole is measured beside
+its price, and no op.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.models.common.denoiser import Prepared
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
+from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.insight.trace.anatomy import layer_numbers
+from ridgeline.insight.trace.denoise_step import Moment
+from ridgeline.insight.trace.guidance_delta import Pull
+from ridgeline.insight.trace.measure import measure
+from ridgeline.insight.trace.measurement import Measurement
+from ridgeline.insight.trace.pricing import price_steps
+from ridgeline.insight.trace.timeline import Clock
+from ridgeline.insight.trace.trace_ledger import StepLedger
+from ridgeline.insight.trace.tracer import HookCost, Tracer, hook_cost
+from ridgeline.insight.trace.word_attention import WordAttention
+from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder
+from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.price.device import Device
+from ridgeline.price.price import Price
+
+NEGATIVE = ", negative"
+"""What the name of a step over the second text ends in."""
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowedDecode:
+    """Seconds of a decode by another library's model: as it is priced in closed form, and as it took."""
+
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class PictureLedger:
+    """A picture or clip. number: the step that was traced, counted from 1. stages: by name, in their order: encode,
+    pooled (where a second encoder gives one vector), prepare (of denoisers that do), denoise, decode (where a VAE of
+    pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for."""
+
+    plan: Plan
+    number: int
+    stages: Mapping[str, StepLedger]
+    borrowed: BorrowedDecode | None = None
+    pull: Pull | None = None
+    words: WordAttention | None = None
+
+    @property
+    def denoise(self) -> StepLedger:
+        """The ledger of the step."""
+        return self.stages["denoise"]
+
+    def impossible(self) -> list[str]:
+        """As StepLedger.impossible."""
+        return [line for stage in self.stages.values() for line in stage.impossible()]
+
+
+def trace_picture(
+    moment: Moment,
+    device: Device,
+    *,
+    repeats: int | None = None,
+    at_hand: bool = True,
+    threads: int = 1,
+    clock: Clock = time.perf_counter,
+    cost: HookCost | None = None,
+) -> PictureLedger:
+    """Trace a request at one of its steps. Arguments as `request.trace` has them. Raises ValueError."""
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    pipeline, plan = moment.pipeline, moment.plan
+    hooks = cost or hook_cost(clock)
+
+    def ledger(network: Network, measured: _Measured) -> StepLedger:
+        found = measured(moment, partial(measure, Tracer(network, clock), hooks, repeats=repeats))
+        layer = layer_numbers(network).get
+        steps, rows = price_steps(Price(network), found, device, at_hand=at_hand, layer=layer)
+        return StepLedger(pipeline.name, device, at_hand, threads, steps, rows)
+
+    encoder, *pooling = pipeline.encoder.models
+    stages = {"encode": ledger(encoder, _encode)}
+    if pooling:
+        stages["pooled"] = ledger(pooling[0], _pool)
+    if any(moment.denoiser.prepare_work(moment.lengths((0,))).rows.values()):
+        stages["prepare"] = ledger(moment.denoiser, _prepare)
+    stages["denoise"] = ledger(moment.denoiser, _denoise)
+    if isinstance(pipeline.autoencoder, ClipAutoencoder):
+        return PictureLedger(plan, moment.number, stages, _borrowed(moment, pipeline.autoencoder, device, clock))
+    stages["decode"] = ledger(pipeline.autoencoder, _decode)
+    return PictureLedger(plan, moment.number, stages)
+
+
+_Measure = Callable[..., Measurement]
+"""`measure` but for its work and what follows it."""
+_Measured = Callable[[Moment, _Measure], Mapping[str, Measurement]]
+
+
+def _named(what: str, texts: Sequence[int]) -> str:
+    """A step by its texts: denoise, or `denoise, negative`, or `denoise, both`."""
+    if len(texts) > 1:
+        return f"{what}, both"
+    return f"{what}{NEGATIVE * texts[0]}"
+
+
+def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """Each text, read anew."""
+    encoder = moment.pipeline.encoder
+
+    def read(ids: Sequence[int]) -> Measurement:
+        return measuring(encoder.work(ids), lambda: encoder.encode(ids))
+
+    return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
+
+
+def _pool(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """The prompt, read anew for its one vector."""
+    encoder, prompt = moment.pipeline.encoder, moment.plan.request.prompt
+    tokens = len(encoder.pooled_ids(prompt))
+    work = Work.of([Segment(tokens, tokens)], encoder.models[1].reaches, 1)
+
+    def read() -> Tensor:
+        vector = encoder.pooled(prompt)
+        assert vector is not None, "a second encoder is for this"
+        return vector
+
+    return {"pooled": measuring(work, read)}
+
+
+def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """What the denoiser makes, once a request, of the texts of each call of the step."""
+
+    def prepare(texts: Sequence[int]) -> Measurement:
+        work = moment.denoiser.prepare_work(moment.lengths(texts))
+        return measuring(work, lambda: moment.prepare(texts).rows[-1])
+
+    return {_named("prepare", texts): prepare(texts) for texts in moment.calls}
+
+
+@torch.inference_mode()
+def _denoise(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """Each call of the step; guidance and the sampler's part count as sampling of the last."""
+    size = moment.plan.geometry.latents[1:]
+    prepared = [moment.prepare(texts) for texts in moment.calls]
+    before = [moment.predict(each) for each in prepared[:-1]]
+
+    def step(prediction: Tensor) -> None:
+        moment.after(moment.guided(torch.cat((*before, prediction))))
+
+    def call(texts: Sequence[int], given: Prepared) -> Measurement:
+        work = moment.denoiser.pass_work(size, moment.lengths(texts))
+        return measuring(work, lambda: moment.predict(given), *[step] * (texts == moment.calls[-1]))
+
+    return {_named("denoise", texts): call(texts, given) for texts, given in zip(moment.calls, prepared, strict=True)}
+
+
+def _decode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """The latents that the step begins with, of a clip a frame of them: what they show does not change what decoding
+    them takes."""
+    autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
+    clips = moment.plan.geometry.layout.clips
+    if clips:
+        latents = latents[:, :, 0]
+    assert isinstance(autoencoder, AutoencoderKL)
+    factor, size = autoencoder.factor, moment.plan.geometry.size
+    work = autoencoder.decode_work(Grid(1, size.height // factor, size.width // factor))
+    return {"decode, a frame" if clips else "decode": measuring(work, lambda: autoencoder.decode(latents))}
+
+
+def _borrowed(moment: Moment, autoencoder: ClipAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:
+    """A decode of the same latents, once."""
+    price = ClipDecoder(autoencoder.config, torch.float32).price(device, moment.plan.geometry, 1)
+    begin = clock()
+    autoencoder.decode(moment.state.x)
+    return BorrowedDecode(price.seconds.expected, clock() - begin)

@@ -1,0 +1,151 @@
+"""The price of what was traced: each call's cost on the device, beside its measurement."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ridgeline.core.models.common.parameter_breakdown import layer_of
+from ridgeline.core.ops.cost import NO_COST, Cost
+from ridgeline.core.ops.work import Work
+from ridgeline.insight.trace.measurement import Measurement
+from ridgeline.insight.trace.trace_ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
+from ridgeline.price.device import Device
+from ridgeline.price.op_time import compute_seconds, memory_seconds
+from ridgeline.price.physics_guard import under_floor
+from ridgeline.price.price import Price, StepPrice
+from ridgeline.price.priced_op import PricedRow
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A measured step with its price. rows: of each call, in order. ran: which of all priced calls each is."""
+
+    measured: Measurement
+    device: Device
+    at_hand: bool
+    work: Work
+    price: StepPrice
+    rows: Sequence[PricedRow]
+    ran: Sequence[int]
+
+    def entry(self, place: int) -> Entry:
+        """The entry in the ledger of the priced call at this place; nothing where the step did not make it."""
+        if place not in self.ran:
+            return Entry(NO_COST, 0.0, 0.0, 0.0, "", (), (), 0.0, False, 0.0, "not in this step")
+        index = self.ran.index(place)
+        call, measured = self.measured.calls[index], self.measured.seconds[index]
+        row, note = self.rows[index], ""
+        must = row.cost.memory_bytes
+        if call.op.experts is not None and call.experts_hit is not None:
+            priced = call.op.experts.of(self.work.tokens)
+            must *= call.experts_hit / priced
+            note = f"{call.experts_hit} experts hit, {priced:.1f} priced"
+        # The nearest memory that could hold this op's bytes, though the step's may be too many for it: a guard must
+        # not cry wolf over what a cache kept.
+        floor = max(compute_seconds(row.cost, self.device), must / self.device.bandwidth_of(must))
+        time = row.time
+        return Entry(
+            row.cost,
+            floor,
+            time.bound,
+            time.expected,
+            time.limit,
+            call.inputs,
+            call.outputs,
+            measured,
+            self.at_hand and under_floor(measured, floor),
+            self.measured.gaps[index],
+            note,
+        )
+
+
+def price_steps(
+    price: Price,
+    measured: Mapping[str, Measurement],
+    device: Device,
+    *,
+    at_hand: bool,
+    layer: Callable[[str], int | None] = layer_of,
+) -> tuple[tuple[Step, ...], tuple[OpRow, ...]]:
+    """The steps and the rows of a ledger. Every step ran ops that are priced, in the same order; a later one none that
+    the first did not, perhaps no encoder.
+
+    at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured. layer: the
+    number of the one that a path lies in.
+    """
+    priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
+    first = next(iter(measured.values()))
+    rows = [
+        OpRow(
+            call.path,
+            call.op.kind,
+            call.op.extra_repr(),
+            layer(call.path),
+            {n: p.entry(place) for n, p in priced.items()},
+            "" if call.op.backend.covers(call.op) else call.op.backend.name,
+        )
+        for place, call in zip(next(iter(priced.values())).ran, first.calls, strict=True)
+    ]
+    return tuple(_step(name, one) for name, one in priced.items()), tuple(rows)
+
+
+def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
+    ran = _places([call.path for call in measured.calls], [path for path, _ in price.calls])
+    on = price.on(device, measured.work)
+    return _Priced(measured, device, at_hand, measured.work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
+
+
+def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Which of the known calls were made, by path; the last ones where an op is called several times, as an encoder is
+    what comes first and is left out."""
+    places, place = list[int](), len(known)
+    for path in reversed(ran):
+        place = next((i for i in range(place - 1, -1, -1) if known[i] == path), -1)
+        assert place >= 0, "a step ran other ops than those that are priced"
+        places.append(place)
+    return places[::-1]
+
+
+def _step(name: str, priced: _Priced) -> Step:
+    price, one = priced.price, priced.measured
+    compute, bandwidth = compute_seconds(price.cost, priced.device), priced.device.bandwidth_of(price.working_set)
+    return Step(
+        name=name,
+        work=priced.work,
+        cost=price.cost,
+        working_set=price.working_set,
+        place=priced.device.place_of(price.working_set),
+        floor=price.floor,
+        bound=price.bound,
+        expected=price.expected,
+        limit="compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
+        host=price.host,
+        score_matrix=_score_matrix(priced),
+        overheads=(
+            Overhead("batch", one.batch),
+            Overhead("between ops", one.between),
+            Overhead("sampling", one.sampling),
+        ),
+        unhooked=one.unhooked,
+        hooks=one.hooks,
+        repeats=one.repeats,
+        interruptions=one.hooked - one.whole,
+        left_out=one.left_out,
+        recorded=one.recorded,
+    )
+
+
+def _score_matrix(priced: _Priced) -> ScoreMatrix | None:
+    """All attention ops of a step, with and without their score matrix in memory."""
+    nbytes = without = within = 0.0
+    for row, call in zip(priced.rows, priced.measured.calls, strict=True):
+        if call.op.score_heads is not None:
+            extra = call.op.score_matrix_bytes(priced.work)
+            nbytes += extra
+            without += _bound(row.cost, priced)
+            within += _bound(row.cost + Cost(activation_bytes=extra), priced)
+    return ScoreMatrix(nbytes, without, within) if nbytes else None
+
+
+def _bound(cost: Cost, priced: _Priced) -> float:
+    memory = memory_seconds(cost, priced.device, priced.price.working_set)
+    return max(compute_seconds(cost, priced.device), memory)

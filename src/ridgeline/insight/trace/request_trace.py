@@ -1,0 +1,263 @@
+"""One request, traced: it runs as it is, then with its steps repeated and hooked, and last to be looked into.
+
+All three give the same tokens, which is asserted.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.text import Tokenizer
+from ridgeline.engine.engine import Executor
+from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.llm import LLM, TextEngine
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.sampling import Sampled
+from ridgeline.insight.trace.attention_weights import attention_at
+from ridgeline.insight.trace.capture import capture
+from ridgeline.insight.trace.cross_attention import cross_attention
+from ridgeline.insight.trace.expert_routing import routing
+from ridgeline.insight.trace.expert_sources import check_texts, expert_sources
+from ridgeline.insight.trace.feed_forward_memory import memory
+from ridgeline.insight.trace.lens import lens
+from ridgeline.insight.trace.measure import Measuring
+from ridgeline.insight.trace.measurement import Measurement
+from ridgeline.insight.trace.pricing import price_steps
+from ridgeline.insight.trace.timeline import Clock, Slice, Watch, shifted
+from ridgeline.insight.trace.token_candidates import Candidate, Token, TokenChoice, tokens_of
+from ridgeline.insight.trace.trace_ledger import Ledger
+from ridgeline.insight.trace.tracer import HookCost, Tracer, hook_cost
+from ridgeline.price.device import Device
+
+CANDIDATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
+    repeats: of each measured step; None for as many as a few seconds allow. sources: texts whose experts are to be told
+    apart, each with a name."""
+
+    attention: bool = False
+    lens: bool = False
+    memory: bool = False
+    experts: bool = False
+    position: int | None = None
+    repeats: int | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def inside(self) -> bool:
+        """Whether a pass that looks inside is needed."""
+        return self.attention or self.lens or self.memory or self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is traced: a model's name as the user gave it, the text, the way from the text to ids, and the name of the
+    adapter that is asked."""
+
+    name: str
+    text: str
+    encode: Callable[[], list[int]]
+    adapter: str = ""
+
+
+def trace(
+    llm: LLM,
+    subject: Subject,
+    params: SamplingParams,
+    device: Device,
+    wanted: Wanted = Wanted(),
+    *,
+    at_hand: bool = True,
+    threads: int = 1,
+    clock: Clock = time.perf_counter,
+    cost: HookCost | None = None,
+) -> Ledger:
+    """Trace one request on `device` (at_hand: the machine that runs it). cost: of a hook, by default measured here.
+
+    Raises ValueError for what cannot run, a position that is not there, or experts asked of a dense model.
+    """
+    ids = subject.encode()
+    params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
+    check(llm, ids, wanted)
+    with _prepared(llm):
+        _complete(
+            llm, ids, replace(params, max_tokens=2), subject.adapter
+        )  # so that nothing below is the first of its kind
+        sampled, answer, timeline = _watched(llm, subject, params, clock)
+        measured, choices = _measured(
+            *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
+        )
+    written = [one.token for one in sampled]
+    assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
+    steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
+    tokenizer, model = llm.tokenizer, llm.loaded.model
+    dtype, kv = format_of(model.storage.dtype).name, model.storage.kv
+    ledger = Ledger(
+        subject.name, device, at_hand, threads, steps, rows,
+        subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written), answer,
+        {step: _choice(one, tokenizer, params.greedy) for step, one in zip(measured, choices, strict=False)},
+        timeline, model.recipe or dtype, dtype if kv is None else kv.name,
+    )  # fmt: skip
+    return _looked_at(ledger, llm, [*ids, *written], wanted, subject.adapter) if wanted.inside else ledger
+
+
+def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
+    """Raise ValueError for a prompt longer than a step and for what a trace of this prompt and model cannot show."""
+    most = llm.engine.scheduler.limits.most_of_one
+    if len(ids) > most:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, a step runs {most}; "
+            "shorten it, or give the engine a larger step: a trace shows one prefill"
+        )
+    if wanted.position is not None and not 0 <= wanted.position < len(ids):
+        raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
+    if wanted.repeats is not None and wanted.repeats < 1:
+        raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
+    if llm.loaded.model.encodes and (wanted.lens or wanted.memory or wanted.position is not None):
+        raise ValueError("of an encoder-decoder a trace shows --attention; leave out --lens, --memory and --position")
+    if wanted.experts and all(op.experts is None for _, op in llm.loaded.model.ops()):
+        raise ValueError("this model has no experts: it is dense; leave out --experts")
+    check_texts(_encoded(wanted.sources, llm.tokenizer))
+
+
+@contextmanager
+def _prepared(llm: LLM) -> Iterator[None]:
+    """The engine without its prefix cache, so that every request computes its whole prompt; as it was afterwards."""
+    engine = llm.engine
+    before = engine.on_step, engine.ledger.prefix_cache
+    engine.on_step, engine.ledger.prefix_cache = None, False
+    try:
+        yield
+    finally:
+        engine.on_step, engine.ledger.prefix_cache = before
+
+
+def _runner(executor: Executor) -> Runner:
+    if not isinstance(executor, Runner):
+        raise ValueError("a trace needs an engine whose model runs in this process")
+    return executor
+
+
+def _complete(llm: LLM, ids: list[int], params: SamplingParams, adapter: str) -> list[Sampled]:
+    (completion,) = llm.generate([ids], params, adapter=adapter)
+    choice = completion.choices[0]
+    if choice.error is not None:
+        raise ValueError(f"the request failed: {choice.error}")
+    return choice.tokens
+
+
+def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -> tuple[list[Sampled], str, Slice]:
+    """Run the request as it is. Returns its tokens, its text and its timeline."""
+    texts, watch, start = TextEngine(llm.loaded), Watch(clock), clock()
+    tokens: list[Sampled] = []
+    text = ""
+    with watch.note("tokenise"):
+        ids = subject.encode()
+    parts = list(watch.take())
+    queued = clock()
+    request = texts.add(GenerationRequest(ids, params, adapter=subject.adapter))
+    try:
+        while texts.engine.has_work:
+            began = clock()
+            if not tokens:
+                parts.append(Slice("queue", queued, began - queued))
+            for event in _watched_step(texts, watch):
+                text += event.text
+                tokens += [event.token] if event.token is not None else []
+            name = f"decode {len(tokens) - 1}" if len(tokens) > 1 else "prefill"
+            parts.append(_step_slice(name, began, clock(), watch.take()))
+    finally:
+        texts.abort(request)
+    whole = Slice("request", start, clock() - start, tuple(parts))
+    return tokens, text, shifted(whole, -start)
+
+
+def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
+    """One step, in its parts. Raises ValueError where it fails."""
+    engine = texts.engine
+    runner, plan = _runner(engine.executor), engine.plan()
+    assert plan is not None
+    try:
+        with watch.note("forward"):
+            logits_RV = runner.step_logits(plan)
+    except Exception as error:
+        raise ValueError(f"the request failed: {type(error).__name__}: {error}") from error
+    with watch.note("sample"):
+        sampled = runner.sampler.sample(logits_RV, engine.rows(plan))
+    events = engine.accept(plan, sampled)
+    with watch.note("detokenise"):
+        told, stops = texts.transcript.take(events)
+    for stop in stops:
+        engine.stop(*stop)
+    for event in told:
+        if event.error is not None:
+            raise ValueError(f"the request failed: {event.error}")
+    return told
+
+
+def _step_slice(name: str, began: float, ended: float, noted: tuple[Slice, ...]) -> Slice:
+    """A step; what precedes its forward is the scheduler's."""
+    schedule = Slice("schedule", began, noted[0].start - began) if noted else Slice("schedule", began, ended - began)
+    return Slice(name, began, ended - began, (schedule, *noted))
+
+
+def _measured(
+    llm: LLM,
+    ids: list[int],
+    params: SamplingParams,
+    adapter: str,
+    repeats: int | None,
+    clock: Clock,
+    cost: HookCost,
+) -> tuple[dict[str, Measurement], list[Sampled]]:
+    """Run the request up to its first decode step, and measure that and its prefill."""
+    measuring = Measuring(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
+    llm.engine.on_step = measuring.observe
+    sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True), adapter)
+    llm.engine.on_step = None
+    return measuring.measured, sampled
+
+
+def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice:
+    """The candidates of a step, from the log-probabilities that it was asked for."""
+
+    def candidate(token: int, raw: float) -> Candidate:
+        drawn = dict(sampled.top).get(token, sampled.logprob if token == sampled.token else None)
+        kept = None if drawn is None or greedy else math.exp(drawn)
+        return Candidate(Token(token, tokenizer.piece(token)), math.exp(raw), kept)
+
+    assert sampled.logprob_raw is not None
+    taken = candidate(sampled.token, sampled.logprob_raw)
+    return TokenChoice(tuple(candidate(token, raw) for token, raw in sampled.top_raw), taken, greedy)
+
+
+def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[str, list[int]]:
+    return {name: tokenizer.encode(text) for name, text in sources}
+
+
+def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted, adapter: str) -> Ledger:
+    """The ledger with what the views asked for."""
+    model = llm.loaded.model
+    if model.encodes:
+        begun = llm.loaded.texts.decoder_prompt(ids)
+        encoder = [token.id for token in ledger.prompt]
+        return replace(ledger, cross=cross_attention(model, encoder, begun, ledger.prompt, ledger.written))
+    position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
+    number = llm.engine.number_of(adapter)
+    captured = capture(model, ids, position, number)
+    return replace(
+        ledger,
+        attention=attention_at(captured.attention, position) if wanted.attention else None,
+        lens=lens(model, captured, llm.tokenizer) if wanted.lens else None,
+        memory=memory(model, captured, llm.tokenizer) if wanted.memory else None,
+        experts=routing(captured.experts, position) if wanted.experts else None,
+        sources=expert_sources(model, _encoded(wanted.sources, llm.tokenizer), number) if wanted.sources else None,
+    )

@@ -1,0 +1,107 @@
+"""The account of a run: what prefill and decode took, and the bandwidth that they reached; and the verdict on it: how
+near they came to the roof, and which roof that is."""
+
+from dataclasses import dataclass
+
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.engine.events import StepRecord
+from ridgeline.price.device import Device
+from ridgeline.price.physics_guard import under_floor
+from ridgeline.price.price import Price
+from ridgeline.util.document import humanize
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Steps of one sort, added up. nbytes: weights and KV that they had to read and write."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    flops: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Positions run (prefill) or tokens sampled (decode) a second; 0 if nothing ran."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Compulsory bytes a second: what the memory system had to deliver at least; 0 if nothing ran."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def flops_per_second(self) -> float:
+        """FLOPs a second; 0 if nothing ran."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
+
+class Account:
+    """Collects step records; a step in which some request ran several positions that were not guessed counts as
+    prefill."""
+
+    def __init__(self, price: Price) -> None:
+        """price: of the model that runs."""
+        self.price = price
+        self.prefill, self.decode = Throughput(), Throughput()
+
+    def add(self, record: StepRecord) -> None:
+        """Add a step that ran."""
+        phase = self.decode if record.decodes_only else self.prefill
+        cost = self.price.step(record.work)
+        phase.steps += 1
+        phase.tokens += record.sampled if record.decodes_only else record.work.tokens
+        phase.seconds += record.seconds
+        phase.nbytes += cost.memory_bytes
+        phase.flops += cost.total_flops
+
+
+def verdict(account: Account, device: Device) -> list[str]:
+    """Two lines on a run: what it reached of its roof, and which roof that is. Empty if nothing ran."""
+    phases = {"decode": account.decode, "prefill": account.prefill}
+    ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
+    if not ran:
+        return []
+    number_format = _number_format(account.price)
+    reached = "; ".join(_reached(name, phase, device, number_format) for name, phase in ran.items())
+    name, phase = next(iter(ran.items()))
+    return [reached, _bound(name, phase, device, number_format)]
+
+
+def _number_format(price: Price) -> str:
+    """The number format that most of a token's arithmetic is done in."""
+    flops = price.step(Work.of([Segment(1, 1)], price.reaches)).flops
+    return max(flops, key=lambda name: flops[name])
+
+
+def _roofs(phase: Throughput, device: Device, number_format: str) -> tuple[float, float]:
+    """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
+    working_set = phase.nbytes / phase.steps
+    return phase.flops / device.peak(number_format), phase.nbytes / device.bandwidth_of(working_set)
+
+
+def _reached(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+    floor = max(_roofs(phase, device, number_format))
+    rates = f"{humanize.say(phase.bytes_per_second, 'B/s')} and {humanize.say(phase.flops_per_second, 'FLOP/s')}"
+    text = f"{name} reached {rates}, {humanize.percent(floor / phase.seconds)} of its roof"
+    if under_floor(phase.seconds, floor):
+        text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
+    return text
+
+
+def _bound(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+    compute, memory = _roofs(phase, device, number_format)
+    working_set = phase.nbytes / phase.steps
+    place = device.place_of(working_set)
+    where = (
+        f"{humanize.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
+    )
+    advice = " (ridgeline calibrate)" if device.basis == "probe" else ""
+    calibrated = "" if device.calibrated else f"; roofs not calibrated{advice}"
+    if memory >= compute:
+        roof = humanize.say(device.bandwidth_of(working_set), "B/s")
+        idle = humanize.percent(compute / memory)
+        return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
+    roof = humanize.say(device.peak(number_format), "FLOP/s")
+    return f"{name} is compute-bound ({number_format}, {roof}): {where}{calibrated}"

@@ -1,0 +1,177 @@
+"""A traced picture for people: the request and what its stages took; every op of each, and how that was measured."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.insight.trace.bottleneck import slowest
+from ridgeline.insight.trace.image_trace import NEGATIVE, PictureLedger
+from ridgeline.insight.trace.interference import BUSY, busy
+from ridgeline.insight.trace.trace_ledger import StepLedger
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.patch_attention import looks, looks_json
+from ridgeline.insight.trace.views.report import Shown, about, answer, machine
+from ridgeline.insight.trace.views.table import op_table
+from ridgeline.insight.trace.views.trace_export import device_json, steps_json
+from ridgeline.price.plan.plan_document import check_sections
+from ridgeline.util.document import humanize
+from ridgeline.util.document.elements import Block, Bullets, Document, Facts, Heading, Paragraph, Row, Table, columns
+
+STAGES = {
+    "encode": "encode: the text encoder",
+    "pooled": "pooled: the encoder of the prompt's one vector",
+    "prepare": "prepare: what the denoiser makes of texts, once a request",
+    "denoise": "denoise: one step of the denoiser",
+    "decode": "decode: the autoencoder",
+}
+"""What a picture may go through, as headings."""
+
+
+def picture_story(ledger: PictureLedger, shown: Shown, sections: Iterable[str] | None = None) -> Document:
+    """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
+    layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not."""
+    stages = tuple(ledger.stages)
+    if sections is None and shown.layer is not None:
+        sections = stages if shown.layer == "all" else ("denoise",)
+    names = None if sections is None else check_sections(sections, stages)
+    blocks: list[Block] = []
+    if names is None or names == stages:
+        blocks += [_request(ledger), _times_table(ledger), Facts(tuple(_answer(ledger)))]
+    for name in names or ():
+        blocks += _stage(name, ledger.stages[name], shown)
+    if (figure := looks(ledger)) is not None:
+        blocks.append(figure)
+    if shown.roofline:
+        blocks.append(ledger_roofline(ledger.denoise))
+    if broken := ledger.impossible():
+        blocks.append(Bullets(tuple(f"impossible: {line}" for line in broken), "error"))
+    if names is None:
+        blocks.append(Paragraph(f"more: --full, --section NAME ({', '.join(stages)}); figures: --json", "dim"))
+    return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, priced beside measured", tuple(blocks))
+
+
+def _stage(name: str, stage: StepLedger, shown: Shown) -> list[Block]:
+    """A stage op by op, and how it was measured."""
+    every = shown.layer == "all" or name == "denoise"
+    said = (sentence for step in stage.steps for sentence in (answer(stage, step), *about(stage, step)))
+    return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
+
+
+def _noun(ledger: PictureLedger) -> str:
+    return "clip" if ledger.plan.geometry.layout.clips else "picture"
+
+
+def _request(ledger: PictureLedger) -> Facts:
+    plan = ledger.plan
+    steps = f"{plan.schedule.steps} steps, {plan.passes} passes"
+    second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
+    guidance = "off" if plan.guidance.negative is None else f"{plan.scale:g} (w = {plan.guidance.scale:g}{second})"
+    if plan.guidance.embedded is not None:
+        guidance = f"{plan.guidance.embedded:g}, an input of the denoiser"
+    frames = f"{plan.geometry.frames} frames of " if _noun(ledger) == "clip" else ""
+    tokens = " and ".join(str(len(text)) for text in plan.texts)
+    return Facts(
+        (
+            ("prompt", repr(plan.request.prompt)),
+            (_noun(ledger), f"{frames}{plan.geometry.size} pixels, {plan.geometry.tokens:,} tokens; seed {plan.seed}"),
+            ("texts", f"{tokens} tokens"),
+            ("steps", f"{steps}, guidance {guidance}; traced is step {ledger.number}"),
+            ("device", machine(ledger.denoise)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A step of the ledger and how often the request runs it: seconds of one, and the roof that its ops are under."""
+
+    name: str
+    count: int
+    expected: float
+    measured: float
+    roof: str
+
+    @property
+    def seconds(self) -> float:
+        """Of all of it, measured."""
+        return self.count * self.measured
+
+
+def _runs(ledger: PictureLedger) -> list[_Run]:
+    """All that the request runs, its steps like the one that was traced."""
+    counts = {"denoise": ledger.plan.schedule.steps, "decode": ledger.plan.geometry.frames}
+    runs = []
+    for name, stage in ledger.stages.items():
+        for step in stage.steps:
+            ops = stage.ops(step.name)
+            roof = f"{humanize.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
+            runs.append(_Run(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
+    if (decode := ledger.borrowed) is not None:
+        runs.append(_Run("decode", 1, decode.expected, decode.measured, "diffusers' VAE, once: no ops of this package"))
+    return runs
+
+
+def _times_table(ledger: PictureLedger) -> Table:
+    """Every stage, expected beside measured, and what of its roof it reached."""
+    runs = _runs(ledger)
+    rows = [
+        Row((run.name, f"{run.count:,}", humanize.say_seconds(run.measured), *_beside(run), run.roof)) for run in runs
+    ]
+    expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
+    rows.append(Row(("all", "", "", *_cells(expected, measured), ""), "strong"))
+    notes = (f"a {_noun(ledger)} in {ledger.plan.schedule.steps} steps like the one that was traced",)
+    return Table(columns("", "runs", "one", "expected", "measured", "", "ops reach", words=(0, 6)), tuple(rows), notes)
+
+
+def _beside(run: _Run) -> tuple[str, str, str]:
+    return _cells(run.count * run.expected, run.seconds)
+
+
+def _cells(expected: float, measured: float) -> tuple[str, str, str]:
+    difference = humanize.say_difference(measured / expected - 1 if expected else None)
+    return humanize.say_seconds(expected), humanize.say_seconds(measured), difference
+
+
+def _answer(ledger: PictureLedger) -> Iterator[tuple[str, str]]:
+    """What takes longest and why, what would change that, and what makes the figures doubtful."""
+    runs, denoise, count = _runs(ledger), ledger.denoise, ledger.plan.schedule.steps
+    owned = {step.name: stage for stage in ledger.stages.values() for step in stage.steps}
+    longest = max((run for run in runs if run.name in owned), key=lambda run: run.seconds)
+    yield "limit", slowest(owned[longest.name], longest.name)
+    whole, step = sum(run.seconds for run in runs), sum(denoise.whole(one.name) for one in denoise.steps)
+    bound = sum(denoise.ops(one.name).bound for one in denoise.steps)
+    levers = [f"a step less saves {humanize.say_seconds(step)}, {humanize.percent(step / whole)} of all"]
+    if (negative := [one.name for one in denoise.steps if one.name.endswith(NEGATIVE)]) and len(denoise.steps) > 1:
+        saved = count * denoise.whole(negative[0])
+        levers.append(f"no guidance {humanize.say_seconds(saved)}, {humanize.percent(saved / whole)}")
+    levers.append(
+        f"ops at their roofs would take {humanize.say_seconds(bound)} of a step's {humanize.say_seconds(step)}"
+    )
+    yield "lever", "; ".join(levers)
+    held = owned[longest.name].step(longest.name).interruptions
+    if held > BUSY * longest.measured:
+        yield "note", f"{busy(f'every repeat of {longest.name}', held)} at the median"
+
+
+def picture_json(ledger: PictureLedger) -> dict[str, Any]:
+    """The ledger for programs."""
+    plan = ledger.plan
+    return {
+        "model": ledger.denoise.model,
+        "device": device_json(ledger.denoise),
+        "prompt": plan.request.prompt,
+        "negative": plan.guidance.negative,
+        "size": str(plan.geometry.size),
+        "frames": plan.geometry.frames,
+        "tokens": plan.geometry.tokens,
+        "text_tokens": [len(text) for text in plan.texts],
+        "steps": plan.schedule.steps,
+        "step": ledger.number,
+        "passes": plan.passes,
+        "guidance": plan.scale,
+        "seed": plan.seed,
+        "stages": {name: steps_json(stage) for name, stage in ledger.stages.items()},
+        "borrowed": None if ledger.borrowed is None else dataclasses.asdict(ledger.borrowed),
+        **looks_json(ledger),
+    }

@@ -1,0 +1,91 @@
+"""What a look inside a picture showed: what guidance pulls, and whom patches looked at, as panels."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ridgeline.insight.trace.guidance_delta import Pull
+from ridgeline.insight.trace.image_trace import PictureLedger
+from ridgeline.insight.trace.word_attention import WordAttention
+from ridgeline.util.document import humanize
+from ridgeline.util.document.panels import Band, Lines, Panel, Panels
+
+
+def looks(ledger: PictureLedger) -> Panels | None:
+    """The figure of what was looked at; None where nothing was."""
+    bands = tuple(_bands(ledger))
+    if not bands:
+        return None
+    plan = ledger.plan
+    where = f"step {ledger.number} of {plan.schedule.steps}, seed {plan.seed}"
+    return Panels(f"{ledger.denoise.model}: {plan.request.prompt!r}, {where}", bands)
+
+
+def _bands(ledger: PictureLedger) -> Iterator[Band]:
+    if ledger.pull is not None:
+        yield _pull(ledger.pull, ledger.plan.guidance.scale)
+    if ledger.words is not None:
+        yield _words(ledger.words)
+
+
+def _pull(pull: Pull, scale: float) -> Band:
+    largest = max(map(max, pull.norms))
+    return Band(
+        "What guidance pulls",
+        (
+            Panel("prompt less negative, norm over channels", _scaled(pull.norms, largest)),
+            Panel("guess of the prompt alone", _grey(pull.prompt), light=True),
+            Panel("guess of the negative prompt", _grey(pull.negative), light=True),
+            Panel(f"guess under guidance, w = {scale:g}", _grey(pull.guided), light=True),
+        ),
+        f"The two passes of this step differ by {humanize.percent(pull.relative)} of the negative one's norm; darkest "
+        f"is {largest:.3g} a latent. A guess is what the picture would be if this step's prediction were right, "
+        "decoded; colours are shown as greys, frames of a clip as a sheet.",
+    )
+
+
+def _words(seen: WordAttention) -> Band:
+    panels = tuple(
+        Panel(f"{word.text}: {_share(word.mean)}, most {_share(max(map(max, word.weights)))}", _scaled(word.weights))
+        for word in seen.words
+    )
+    of = f"mean of {seen.layers} layers" if seen.layer is None else f"layer {seen.layer}"
+    told = sum(word.mean for word in seen.words)
+    apart = f", {_share(seen.patches)} to patches" if seen.patches else ""
+    return Band(
+        "Whom the picture's patches looked at, word by word",
+        panels,
+        f"Share of each patch's attention in the pass over the prompt, {of}, mean of heads; each panel from 0 to its "
+        f"own largest. On average {_share(told)} went to these words, {_share(seen.template)} to the rest of the text "
+        f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding. A word's "
+        "row has seen the other words before it is looked at: a share says where was looked, not what was found there.",
+    )
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _scaled(values: Lines, largest: float | None = None) -> Lines:
+    """From 0 to 1."""
+    most = largest or max(map(max, values)) or 1.0
+    return tuple(tuple(value / most for value in line) for line in values)
+
+
+def _grey(pixels_CHW: Tensor) -> Lines:
+    """Pixels from -1 to 1 as shares of white, the mean of their channels."""
+    grey_HW = (pixels_CHW.mean(0) / 2 + 0.5).clamp(0, 1)
+    return tuple(tuple(line) for line in grey_HW.tolist())
+
+
+def looks_json(ledger: PictureLedger) -> dict[str, Any]:
+    """The same for programs, but for the pictures."""
+    fields: dict[str, Any] = {}
+    if ledger.pull is not None:
+        fields["pull"] = {"norms": ledger.pull.norms, "relative": ledger.pull.relative}
+    if ledger.words is not None:
+        words = [{"text": word.text, "mean": word.mean, "weights": word.weights} for word in ledger.words.words]
+        shares = {name: getattr(ledger.words, name) for name in ("template", "patches", "padding")}
+        fields["attention"] = {"words": words, "layer": ledger.words.layer, "layers": ledger.words.layers, **shares}
+    return fields

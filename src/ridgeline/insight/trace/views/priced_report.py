@@ -1,0 +1,217 @@
+"""A priced request as a document and as JSON: what it is priced as, what the steps take, and every op of both."""
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.ops.cost import Cost
+from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
+from ridgeline.price.plan.trust import trust_in, trust_in_words
+from ridgeline.util.document import humanize
+from ridgeline.util.document.elements import Block, Bullets, Cell, Column, Document, Facts, Heading, Row, Table, Tone
+
+WIDTH = 112
+_LIMITS: Mapping[str, tuple[str, Tone, str]] = MappingProxyType(
+    {
+        "memory": ("M", "memory", "memory bandwidth"),
+        "compute": ("C", "compute", "arithmetic"),
+        "communication": ("L", "communication", "the link between the cards"),
+    }
+)
+_HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
+_LEGEND = (
+    "Figures of one call. floor: nothing can beat it. bound: a perfect kernel, activations included; M memory, C "
+    "compute, L link. exp.: with the efficiencies of the card's kernels. m µ n p: milli to pico."
+)
+
+
+def priced_document(trace: PricedTrace) -> Document:
+    """The document of a priced request."""
+    case = trace.case
+    cards = f"{case.setup.devices} x {case.setup.device.title}"
+    blocks: list[Block] = [
+        Facts(tuple(_facts(trace))),
+        Bullets(tuple(sentence for step in trace.steps for sentence in _about(step))),
+    ]
+    for step in trace.steps:
+        notes = (_LEGEND,) if step is trace.steps[-1] else ()
+        blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
+    return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks))
+
+
+def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
+    case = trace.case
+    each = " a card" if case.setup.devices > 1 else ""
+    what = "positions of sound" if case.model.encoder_width else "tokens"
+    prompts = f"{trace.batch:,} prompts of {trace.input:,} {what}" if trace.batch > 1 else f"{trace.input:,} {what}"
+    yield "request", f"{prompts}, then the first decode step" if case.model.has_head else prompts
+    yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
+    yield "engine", case.setup.engine.title
+    yield "trust", trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
+    letters = "N: rows of the step, R: rows whose logits are wanted, S: positions that the last row sees"
+    yield "shapes", letters + (", E: positions that the encoder reads" if trace.encoded else "")
+    yield from (("note", note) for note in case.notes)
+
+
+def _gigabytes(nbytes: float) -> str:
+    return humanize.say_gb(humanize.gb(nbytes))
+
+
+def _about(step: PricedStep) -> Iterator[str]:
+    """What a step takes, what takes longest, and what its score matrix would cost."""
+    price = step.price
+    slowest = max(step.calls, key=lambda call: call.time.expected * call.count)
+    share = slowest.time.expected * slowest.count / price.expected
+    calls = f" (x{slowest.count})" if slowest.count > 1 else ""
+    *_, limit = _LIMITS[step.limit]
+    yield (
+        f"{step.name}: {humanize.say_seconds(price.floor)} floor, {humanize.say_seconds(price.bound)} bound, "
+        f"{humanize.say_seconds(price.expected)} expected; {limit} is the limit; "
+        f"longest: {slowest.path}{calls}, {share:.0%} of it"
+    )
+    scores = step.scores
+    if scores.score_bytes:
+        yield (
+            f"attention in {step.name}, bound: {humanize.say_seconds(scores.fused)} with its scores kept out of "
+            "memory, "
+            f"{humanize.say_seconds(scores.unfused)} with them in it ({humanize.say(scores.score_bytes, 'B')} more)"
+        )
+
+
+def _title(trace: PricedTrace, step: PricedStep) -> str:
+    rows = f"N = {step.work.tokens:,}, R = {step.work.logit_rows:,}, S = {step.seen:,}"
+    rows += f", E = {trace.batch * trace.encoded:,}" if trace.encoded else ""
+    each = ", one card's part" if trace.case.setup.devices > 1 else ""
+    return f"{step.name}: {rows}{each}"
+
+
+def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Table:
+    columns = (Column("op", words=True), Column("in -> out", words=True), *(Column(head) for head in _HEADS))
+    rows: list[Row | str] = []
+    inside = False
+    for call in step.calls:
+        if (call.layer is not None) != inside:
+            inside = not inside
+            rows.append(f"{trace.layers[0 if _encodes(call) else -1]} layers" if inside else "")
+        rows.append(_row(call))
+    price = step.price
+    rows += ["", Row(_whole(step), "strong")]
+    if price.host:
+        rows.append(Row(("of it the host's", *[""] * 7, humanize.seconds(price.host)), "dim"))
+    return Table(columns, tuple(rows), notes, dense=True)
+
+
+def _row(call: PricedCall) -> Row:
+    letter, tone, _ = _LIMITS[call.time.limit]
+    return Row(
+        (
+            _leaf(call.path), said_shapes(call), f"{call.count:,}", *_amounts(call.cost), humanize.seconds(call.floor),
+            Cell(f"{letter} {humanize.seconds(call.time.bound)}", tone), humanize.seconds(call.time.expected),
+        )
+    )  # fmt: skip
+
+
+def _whole(step: PricedStep) -> tuple[str | Cell, ...]:
+    price, (letter, tone, _) = step.price, _LIMITS[step.limit]
+    calls = sum(call.count for call in step.calls)
+    return (
+        "whole step", "", f"{calls:,}", *_amounts(price.cost), humanize.seconds(price.floor),
+        Cell(f"{letter} {humanize.seconds(price.bound)}", tone), humanize.seconds(price.expected),
+    )  # fmt: skip
+
+
+def _amounts(cost: Cost) -> tuple[str, str, str]:
+    moved = cost.total_bytes + cost.communication_bytes
+    intensity = cost.total_flops / moved if moved else 0.0
+    return humanize.scaled(cost.total_flops), humanize.scaled(moved), humanize.digits(intensity, 2)
+
+
+def _leaf(path: str) -> str:
+    """The last part of a path, or two where the last is not enough."""
+    parts = path.split(".")
+    return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
+
+
+def said_shapes(call: PricedCall) -> str:
+    """`[N,16384] -> [N,16384] + 2 [N,1024]`; of attention its scores too, `-> 128 [N,S] ->`."""
+    seen = call.shapes
+    queries, keys = ("E" if _encodes(call) else "N"), ("E" if "E" in {shape[0] for shape in seen.inputs} else "S")
+    scores = f" -> {seen.scores} [{queries},{keys}]" if seen.scores is not None else ""
+    return f"{_said(seen.inputs)}{scores} -> {_said(seen.outputs)}"
+
+
+def _encodes(call: PricedCall) -> bool:
+    """Whether an op's rows are an encoder's."""
+    return call.shapes.inputs[0][0] == "E"
+
+
+def _said(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
+    alike = ((len(list(same)), shape) for shape, same in groupby(shapes))
+    texts = ((count, f"[{','.join(map(str, shape))}]") for count, shape in alike)
+    return " + ".join(text if count == 1 else f"{count} {text}" for count, text in texts)
+
+
+def priced_json(trace: PricedTrace) -> dict[str, Any]:
+    """Everything for programs: seconds, bytes, FLOPs; of an op those of one call."""
+    case = trace.case
+    return {
+        "model": trace.model,
+        "device": {"name": case.device.name, "title": case.device.title, "devices": case.setup.devices},
+        "weights": case.weights,
+        "kv": case.kv,
+        "weight_bytes": case.price.weight_bytes,
+        "notes": list(case.notes),
+        "input": trace.input,
+        "encoded": trace.encoded,
+        "batch": trace.batch,
+        "layers": sum(trace.layers),
+        "steps": {step.name: _step_json(step) for step in trace.steps},
+    }
+
+
+def _step_json(step: PricedStep) -> dict[str, Any]:
+    price, scores = step.price, step.scores
+    return {
+        "rows": step.work.tokens,
+        "logit_rows": step.work.logit_rows,
+        "seen": step.seen,
+        "limit": step.limit,
+        **_cost_json(price.cost),
+        "floor_s": price.floor,
+        "bound_s": price.bound,
+        "expected_s": price.expected,
+        "host_s": price.host,
+        "score_matrix": {"nbytes": scores.score_bytes, "bound": scores.fused, "with_matrix": scores.unfused},
+        "ops": [_call_json(call) for call in step.calls],
+    }
+
+
+def _call_json(call: PricedCall) -> dict[str, Any]:
+    return {
+        "path": call.path,
+        "kind": call.kind,
+        "what": call.what,
+        "count": call.count,
+        "inputs": [list(shape) for shape in call.shapes.inputs],
+        "outputs": [list(shape) for shape in call.shapes.outputs],
+        "scores": call.shapes.scores,
+        **_cost_json(call.cost),
+        "limit": call.time.limit,
+        "floor_s": call.floor,
+        "bound_s": call.time.bound,
+        "expected_s": call.time.expected,
+    }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    return {
+        "flops": cost.total_flops,
+        "flops_by_format": dict(cost.flops),
+        "weight_bytes": cost.weight_bytes,
+        "kv_read_bytes": cost.kv_read_bytes,
+        "kv_write_bytes": cost.kv_write_bytes,
+        "activation_bytes": cost.activation_bytes,
+        "communication_bytes": cost.communication_bytes,
+        "bytes": cost.total_bytes,
+    }

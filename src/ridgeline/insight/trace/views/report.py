@@ -1,0 +1,215 @@
+"""The whole trace as one document: the request and what it took, every op, how that was measured, and the views asked
+for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.insight.trace.bottleneck import above_roofs, slowest
+from ridgeline.insight.trace.interference import BUSY, FAR, busy, calibration
+from ridgeline.insight.trace.timeline import Slice
+from ridgeline.insight.trace.token_candidates import TokenChoice
+from ridgeline.insight.trace.trace_ledger import Ledger, Step, StepLedger
+from ridgeline.insight.trace.views.expert_sources_view import sources_view
+from ridgeline.insight.trace.views.interpretability import (
+    attention_view,
+    cross_view,
+    experts_view,
+    lens_view,
+    memory_view,
+    show_piece,
+)
+from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
+from ridgeline.insight.trace.views.table import op_table
+from ridgeline.util.document import humanize
+from ridgeline.util.document.elements import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Row,
+    Strip,
+    Table,
+    Tone,
+    columns,
+)
+
+WIDTH = 112
+"""Columns in which two steps stand side by side."""
+
+_TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What of a trace is shown. layer: None, a number, or "all". roofline: whether to draw it."""
+
+    layer: int | str | None = None
+    roofline: bool = False
+
+
+def story(ledger: Ledger, shown: Shown) -> Document:
+    """The document of a ledger."""
+    layer = shown.layer if isinstance(shown.layer, int) else None
+    blocks: list[Block] = [
+        _request(ledger),
+        Bullets(tuple(answer(ledger, step) for step in ledger.steps)),
+        op_table(ledger, shown.layer),
+        Bullets(tuple(sentence for step in ledger.steps for sentence in about(ledger, step))),
+        _choices(ledger),
+        _timeline(ledger),
+    ]
+    if ledger.attention is not None:
+        blocks += attention_view(ledger, layer)
+    if ledger.cross is not None:
+        blocks += cross_view(ledger.cross, layer)
+    if ledger.lens is not None:
+        blocks += lens_view(ledger.lens)
+    if ledger.memory is not None:
+        blocks += memory_view(ledger.memory, layer)
+    if ledger.experts is not None:
+        blocks += experts_view(ledger, layer)
+    if ledger.sources is not None:
+        blocks += sources_view(ledger.sources)
+    if shown.roofline:
+        blocks.append(ledger_roofline(ledger))
+    blocks += physics_guard(ledger)
+    return Document(f"{ledger.model}: one request, priced beside measured", tuple(blocks))
+
+
+def physics_guard(ledger: StepLedger) -> list[Block]:
+    """Return a block that lists the measurements that physics does not allow, or no block if there are none."""
+    broken = ledger.impossible()
+    return [Bullets(tuple(f"impossible: {line}" for line in broken), "error")] if broken else []
+
+
+def _request(ledger: Ledger) -> Facts:
+    """From the text to ids and to the answer, and the machine."""
+    tokens = " ".join(show_piece(token) for token in ledger.prompt[:_TOKENS_SHOWN])
+    ids = " ".join(str(token.id) for token in ledger.prompt[:_TOKENS_SHOWN])
+    more = f" ... {len(ledger.prompt) - _TOKENS_SHOWN} more" if len(ledger.prompt) > _TOKENS_SHOWN else ""
+    return Facts(
+        (
+            ("text", repr(ledger.text)),
+            ("tokens", f"{tokens}{more}  ({len(ledger.prompt)})"),
+            ("ids", f"{ids}{more}"),
+            ("answer", repr(ledger.answer)),
+            ("device", machine(ledger)),
+            ("stored", f"weights {ledger.weights}, KV {ledger.kv}"),
+        )
+    )
+
+
+def machine(ledger: StepLedger) -> str:
+    """What it is priced on, and how far to trust that."""
+    where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
+    threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
+    return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
+
+
+def answer(ledger: StepLedger, step: Step) -> str:
+    """What a step took, and what of it took longest."""
+    whole = ledger.total(step.name)
+    beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
+    return f"{step.name} took {humanize.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
+
+
+def about(ledger: StepLedger, step: Step) -> Iterator[str]:
+    """How a step was measured, what it cannot beat, and what its score matrix would cost."""
+    kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
+    held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.place}"
+    parts = [f"{step.name}: floor {humanize.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
+    yield "; ".join(parts)
+    if ledger.at_hand and ledger.ops(step.name).measured:
+        yield above_roofs(ledger, step.name)
+    matrix = step.score_matrix
+    if matrix is not None:
+        bound, within = humanize.say_seconds(matrix.bound), humanize.say_seconds(matrix.with_matrix)
+        yield (
+            f"attention in {step.name}, bound: {bound} with its scores kept out of memory, {within} with them in it "
+            f"({humanize.say(matrix.nbytes, 'B')} more)"
+        )
+
+
+def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
+    """How often a step was measured, and how far its parts and the whole can be trusted."""
+    whole = ledger.whole(step.name)
+    if not whole or not step.unhooked:
+        return
+    left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
+    yield f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}"
+    if step.recorded:
+        yield "recorded: its kernels are timed one by one"
+    yield f"without hooks {humanize.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
+    yield from distrust(ledger, step)
+
+
+def distrust(ledger: StepLedger, step: Step) -> Iterator[str]:
+    """Yield the reasons to distrust the figures of a step: other processes ran, or the parts do not add up."""
+    whole = ledger.whole(step.name)
+    if not whole or not step.unhooked:
+        return
+    if step.interruptions > BUSY * whole:
+        yield (
+            f"{busy('every repeat', step.interruptions)} at the median, which the table leaves out and the step "
+            "without hooks may not"
+        )
+    if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > FAR:
+        yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
+
+
+def _choices(ledger: Ledger) -> Table:
+    """The candidates of each step, side by side."""
+    heads: list[Column] = []
+    for name, choice in ledger.choices.items():
+        group = f"candidates after {name} ({'greedy' if choice.greedy else 'drawn'})"
+        drawn = () if choice.greedy else (Column("drawn", group=group),)
+        words = (Column("", words=True, group=group), Column("token", words=True, group=group))
+        heads += [*words, Column("id", group=group), Column("model", group=group), *drawn]
+    lists = [_candidates(choice) for choice in ledger.choices.values()]
+    rows = []
+    for index in range(max(map(len, lists))):
+        missing = [[Cell("")] * len(cells[0]) if index >= len(cells) else cells[index] for cells in lists]
+        rows.append(Row(tuple(cell for cells in missing for cell in cells)))
+    return Table(tuple(heads), tuple(rows))
+
+
+def _candidates(choice: TokenChoice) -> list[list[Cell]]:
+    """The cells of each candidate of one step."""
+    listed = list(choice.candidates)
+    if choice.taken.token.id not in [candidate.token.id for candidate in listed]:
+        listed.append(choice.taken)
+    lines = []
+    for candidate in listed:
+        taken = candidate.token.id == choice.taken.token.id
+        tone: Tone = "strong" if taken else ""
+        texts = [
+            "->" if taken else "",
+            show_piece(candidate.token, 20),
+            str(candidate.token.id),
+            f"{candidate.raw:.1%}",
+        ]
+        if not choice.greedy:
+            texts.append("cut" if candidate.drawn is None else f"{candidate.drawn:.1%}")
+        lines.append([Cell(text, tone) for text in texts])
+    return lines
+
+
+def _timeline(ledger: Ledger) -> Table:
+    """The request's own time, step by step, to scale."""
+    whole = ledger.timeline
+    parts = ("schedule", "forward", "sample", "detokenise")
+    in_all = f"{humanize.say_seconds(whole.seconds)} in all, as it ran"
+    rows = [_slice(part, whole, parts) for part in whole.parts[:_STEPS_SHOWN]]
+    hidden = whole.parts[_STEPS_SHOWN:]
+    if hidden:
+        rows.append(Row((f"{len(hidden)} more", humanize.seconds(sum(part.seconds for part in hidden), 3)), "dim"))
+    return Table(columns("request", "seconds", *parts, in_all, words=(0, 2 + len(parts))), tuple(rows))
+
+
+def _slice(part: Slice, whole: Slice, names: tuple[str, ...]) -> Row:
+    seconds = {inner.name: inner.seconds for inner in part.parts}
+    cells = (humanize.seconds(seconds[name], 3) if name in seconds else "" for name in names)
+    strip = Strip(part.start / whole.seconds, part.end / whole.seconds)
+    return Row((part.name, humanize.seconds(part.seconds, 3), *cells, strip))

@@ -1,0 +1,167 @@
+"""The table: ops down, prefill and decode side by side, and at the bottom what makes the whole step."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from ridgeline.insight.trace.trace_ledger import OpGroup, OpRow, Step, StepLedger, Total
+from ridgeline.util.document import humanize
+from ridgeline.util.document.elements import Cell, Column, Row, Table, Tone
+
+Cells = tuple[str | Cell, ...]
+
+_HEADS = ("FLOP", "byte", "F/B", "bound", "exp.", "meas.", "diff")
+_LIMITS: Mapping[str, tuple[str, Tone]] = {
+    "memory": ("M", "memory"),
+    "compute": ("C", "compute"),
+    "communication": ("L", "communication"),
+}
+_LEGEND = (
+    "F/B: FLOP a byte. bound: seconds at the roof it hits, M memory, C compute. exp., meas.: seconds expected and "
+    "measured. diff: measured against expected. !: faster than physics allows. m µ n p: milli to pico."
+)
+
+
+def op_table(ledger: StepLedger, layer: int | str | None = None) -> Table:
+    """The table of a ledger. layer: None adds layers up, a number shows one, "all" every op."""
+    columns = [Column("op", words=True), Column("in>out", words=True)]
+    for step in ledger.steps:
+        columns += [Column(head, group=_title(step)) for head in _HEADS]
+    ops = _groups(ledger) if layer is None else _ops(ledger, layer)
+    totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
+    rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
+    return Table(tuple(columns), rows, (_LEGEND, *_left_to_pytorch(ledger)), dense=True)
+
+
+def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
+    """Yield a sentence for each backend that has no kernel for some ops, with their names."""
+    for backend in sorted({row.backend for row in ledger.rows} - {""}):
+        counts = Counter(_leaf(row) for row in ledger.rows if row.backend == backend)
+        ops = ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
+        yield f"PyTorch runs these ops, at least in part, because the {backend} backend has no kernel for them: {ops}."
+
+
+def _title(step: Step) -> str:
+    """`prefill: 18 rows, 18 seen`."""
+    rows = f"{step.name}: {step.rows} row{'s' if step.rows > 1 else ''}"
+    return f"{rows}, {max((attention.total.keys for attention in step.work.attention.values()), default=0)} seen"
+
+
+def _groups(ledger: StepLedger) -> Iterator[Row | str]:
+    """A row for the same op of all layers of a stack, with a heading where they begin."""
+    heights, before = _heights(ledger), ""
+    for group in ledger.groups():
+        stack = _stack(group.first)
+        if stack != before:
+            before = stack
+            layers = f"{heights[stack]} layer{'s added up' if heights[stack] > 1 else ''}" if stack else ""
+            yield f"{stack}: {layers}" if stack and len(heights) > 1 else layers
+        partial = f" x{group.totals[ledger.steps[0].name].count}" if _partial(ledger, group, heights) else ""
+        yield _row(ledger, _leaf(group.first) + partial, _shape(ledger, group.first), group.totals)
+
+
+def _heights(ledger: StepLedger) -> dict[str, int]:
+    """Of each stack of layers, how many it has."""
+    places = {(_stack(row), row.layer) for row in ledger.rows if row.layer is not None}
+    return dict(Counter(stack for stack, _ in places))
+
+
+def _stack(row: OpRow) -> str:
+    """The list of layers that an op lies in: `model.layers`; empty outside of them."""
+    return "" if row.layer is None else row.group.partition(".*")[0]
+
+
+def _partial(ledger: StepLedger, group: OpGroup, heights: Mapping[str, int]) -> bool:
+    """Whether not every layer of its stack has the op once."""
+    stack = _stack(group.first)
+    return bool(stack) and group.totals[ledger.steps[0].name].count != heights[stack]
+
+
+def _ops(ledger: StepLedger, layer: int | str) -> Iterator[Row | str]:
+    """A row an op, with a heading for each layer."""
+    seen: tuple[str, int | None] = ("", None)
+    several = len(_heights(ledger)) > 1
+    for row in ledger.rows:
+        if layer not in ("all", row.layer):
+            continue
+        place = (_stack(row), row.layer)
+        if place != seen:
+            stack = f"{place[0]}, " if several else ""
+            yield "" if row.layer is None else f"{stack}layer {row.layer}"
+            seen = place
+        totals = {name: Total.of([entry]) for name, entry in row.entries.items()}
+        yield _row(ledger, _leaf(row), _shape(ledger, row), totals)
+
+
+def _leaf(row: OpRow) -> str:
+    """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`; of a layer
+    that has lists itself all from there on: `resnets.1.conv1`."""
+    parts = row.path.split(".")
+    if row.layer is not None:
+        inner = parts[parts.index(str(row.layer)) + 1 :]
+        nested = next((index for index, part in enumerate(inner) if part.isdigit() and index), None)
+        if nested is not None and nested < len(inner) - 1:
+            return ".".join(inner[nested - 1 :])
+    return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2].isdigit() else ".".join(parts[-2:])
+
+
+def _shape(ledger: StepLedger, row: OpRow) -> str:
+    """Shapes in and out without their rows: `64>172`, of several results `64>64+2·32`."""
+    entry = row.entries[ledger.steps[0].name]
+    if not entry.outputs:
+        return ""
+    inputs = "x".join(map(str, entry.inputs[0][1:])) if entry.inputs else ""
+    outputs = ("x".join(str(n) for n in output[1:] if n != 1) for output in entry.outputs)
+    alike = ((len(list(same)), shape) for shape, same in groupby(outputs))
+    return f"{inputs}>{'+'.join(shape if count == 1 else f'{count}·{shape}' for count, shape in alike)}"
+
+
+def _row(ledger: StepLedger, name: str, shape: str, totals: Mapping[str, Total], tone: Tone = "") -> Row:
+    return Row((name, shape, *(cell for step in ledger.steps for cell in _cells(totals[step.name]))), tone)
+
+
+def _cells(total: Total) -> Cells:
+    letter, tone = _LIMITS.get(total.limit, ("", ""))
+    cost = total.cost
+    moved = cost.total_bytes + cost.communication_bytes
+    return (
+        humanize.scaled(cost.total_flops),
+        humanize.scaled(moved),
+        _intensity(cost.total_flops / moved) if moved else "",
+        Cell(f"{letter} {humanize.seconds(total.bound)}", tone),
+        humanize.seconds(total.expected),
+        *_measured(total.measured, total.difference, bool(total.impossible)),
+    )
+
+
+def _intensity(value: float) -> str:
+    return f"{value:.2f}" if value < 1 else humanize.digits(value, 2)
+
+
+def _measured(measured: float, difference: float | None, impossible: bool) -> Cells:
+    seconds, against = humanize.seconds(measured), humanize.say_difference(difference)
+    if impossible:
+        return Cell(f"!{seconds}", "error"), Cell(against, "error")
+    slow = difference is not None and abs(difference) > 0.5
+    return Cell(seconds, "strong"), Cell(against, "warning" if slow else "good")
+
+
+def _overheads(ledger: StepLedger) -> Iterator[Row]:
+    """What lies between ops, a row each, and together where the device says what to expect of it."""
+    for index, overhead in enumerate(ledger.steps[0].overheads):
+        cells: list[str | Cell] = [overhead.name, ""]
+        for step in ledger.steps:
+            cells += [*[""] * 5, Cell(humanize.seconds(step.overheads[index].seconds), "strong"), ""]
+        yield Row(tuple(cells))
+    if ledger.steps[0].overheads and any(step.host for step in ledger.steps):
+        yield Row(("all but ops", "", *(cell for step in ledger.steps for cell in _all_overheads(step))), "strong")
+
+
+def _all_overheads(step: Step) -> Cells:
+    seconds = sum(overhead.seconds for overhead in step.overheads)
+    difference = seconds / step.host - 1 if step.host else None
+    return *[""] * 4, humanize.seconds(step.host), *_measured(seconds, difference, False)
+
+
+def _whole(ledger: StepLedger) -> Row:
+    return _row(ledger, "whole step", "", {step.name: ledger.total(step.name) for step in ledger.steps}, "strong")

@@ -1,0 +1,69 @@
+"""Series: what goes on at each moment of a run, from its records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.insight.traffic.request_record import Record
+
+_SAMPLES = 400
+_MAX_POINTS = 200  # of a distribution
+
+
+def under_way(records: Sequence[Record], until: int, samples: int = _SAMPLES) -> list[tuple[float, float]]:
+    """How many requests were intended and not over, at so many moments from the start to `until`; in seconds."""
+    moments = np.arange(samples, dtype=np.float64) * (until / max(1, samples - 1))
+    counts = counts_at(records, moments, until)
+    return list(zip((moments / 1e9).tolist(), counts.tolist(), strict=True))
+
+
+def counts_at(records: Sequence[Record], moments: NDArray[np.floating], until: int) -> NDArray[np.float64]:
+    """Requests under way at moments in nanoseconds; one that has not ended is there until `until`."""
+    begun = np.sort([record.intended for record in records])
+    ended = np.sort([record.over if record.ended is not None else until for record in records])
+    found: NDArray[np.float64] = (
+        np.searchsorted(begun, moments, side="right") - np.searchsorted(ended, moments, side="right")
+    ).astype(np.float64)
+    return found
+
+
+def ttfts_by_arrival(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """When each request was intended, and its TTFT, in seconds."""
+    return [(record.intended / 1e9, record.ttft / 1e9) for record in records if record.ttft is not None]
+
+
+def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """The empirical distribution of sorted values as at most so many steps; its ends are always among them."""
+    count = len(values)
+    places = sorted({0, count - 1, *range(0, count, max(1, count // _MAX_POINTS))})
+    return ((values[0], 0.0), *((values[place], (place + 1) / count) for place in places))
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One second of a run. under_way: requests, on average. tokens: those that the pieces which came stand for."""
+
+    second: int
+    arrived: int
+    under_way: float
+    finished: int
+    tokens: float
+
+
+def seconds(records: Sequence[Record]) -> list[Second]:
+    """A run second by second, to the last end."""
+    if not records:
+        return []
+    end = max(record.over for record in records)
+    count = max(1, -(-end // 10**9))
+    edges = np.arange(count + 1) * 1e9
+    tenths = counts_at(records, (np.arange(count * 10) + 0.5) * 1e8, end).reshape(count, 10).mean(axis=1)
+    arrived = np.histogram([record.intended for record in records], edges)[0]
+    finished = np.histogram([record.over for record in records if record.outcome == "ok"], edges)[0]
+    chunks = np.concatenate([np.asarray(record.chunks, dtype=np.float64) for record in records] or [np.empty(0)])
+    each = [record.output / len(record.chunks) if record.chunks else 0.0 for record in records]
+    tokens = np.histogram(chunks, edges, weights=np.repeat(each, [len(record.chunks) for record in records]))[0]
+    rows = zip(range(count), arrived, tenths, finished, tokens, strict=True)
+    return [Second(at, int(a), float(u), int(f), float(t)) for at, a, u, f, t in rows]

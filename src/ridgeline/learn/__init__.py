@@ -1,0 +1,1 @@
+"""How inference works: experiments, the guide, the web page."""

@@ -1,0 +1,151 @@
+"""Questions of the guide, a TOML file a chapter, and what makes a question a fair one.
+
+    [[question]]
+    ask = "..."
+    choices = [{text = "...", right = true, why = "..."}, ...]
+
+The order of choices is not the file's. Or, instead of choices, `number = {answer = "NAME", within = 0.1}`, NAME one of
+numbers.toml, with a `why`. Texts may refer to numbers as `{NAME}`.
+"""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ridgeline.learn.guide.guide_numbers import Number
+
+FOLDER = Path(__file__).with_name("questions")
+_NUMBER = re.compile(r"\{([\w./-]+)\}")
+_PROVEN_BY_CHANCE = 16.27
+"""Chi-square of three degrees of freedom that chance exceeds once in a thousand times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An answer to choose; why: what makes it right, or which misconception it is."""
+
+    text: str
+    right: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked in a chapter. choices: at least three, or none where a number is wanted: answer, in the unit of its
+    text, within a share of which an answer is right, and why."""
+
+    chapter: str
+    ask: str
+    choices: tuple[Choice, ...] = ()
+    answer: Number | None = None
+    within: float = 0.0
+    why: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Of the number that is wanted."""
+        assert self.answer is not None
+        return self.answer.text.lstrip("$0123456789.,").strip()
+
+    @property
+    def shown(self) -> float:
+        """The number that is wanted, in its unit."""
+        assert self.answer is not None
+        return number_in(self.answer.text)
+
+    def judge(self, said: float) -> bool:
+        """Whether a number is near enough."""
+        return abs(said - self.shown) <= self.within * abs(self.shown)
+
+
+def number_in(text: str) -> float:
+    """The first number in a text, which may have commas. Raises ValueError where there is none."""
+    found = re.search(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text)
+    if found is None:
+        raise ValueError(f"there is no number in {text!r}")
+    return float(found.group().replace(",", ""))
+
+
+def read_quizzes(numbers: Mapping[str, Number], folder: Path = FOLDER) -> dict[str, list[Question]]:
+    """The questions of each chapter, whose names are those of the files. Raises ValueError that names the file."""
+    found = {}
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            entries = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+            found[path.stem] = [_question(path.stem, entry, numbers) for entry in entries]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path.name}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Number]) -> Question:
+    def say(text: str) -> str:
+        return _NUMBER.sub(lambda name: numbers[name[1]].text, text)
+
+    ask = say(entry["ask"])
+    if "number" in entry:
+        wanted = entry["number"]
+        return Question(chapter, ask, answer=numbers[wanted["answer"]], within=wanted["within"], why=say(entry["why"]))
+    choices = [Choice(say(each["text"]), each.get("right", False), say(each["why"])) for each in entry["choices"]]
+    Random(entry["ask"]).shuffle(choices)  # whoever writes questions has favourite places; the same order each time
+    return Question(chapter, ask, tuple(choices))
+
+
+# -- what makes one fair ----------------------------------------------------------------------------------------------
+
+
+def faults(quizzes: Mapping[str, Sequence[Question]]) -> list[str]:
+    """What is wrong with them, a line each: an answer that can be told by its length or its place, a choice without a
+    reason, two right ones or none."""
+    everything = [question for questions in quizzes.values() for question in questions]
+    found = [f"{question.chapter}: {question.ask!r} {fault}" for question in everything for fault in _faults(question)]
+    asks = Counter(question.ask for question in everything)
+    found += [f"{ask!r} is asked twice" for ask, times in asks.items() if times > 1]
+    chosen = [question for question in everything if question.choices]
+    longest = [question for question in chosen if _longest_is_right(question)]
+    if len(longest) > 0.4 * len(chosen):
+        found.append(f"the longest choice is right in {len(longest)} of {len(chosen)} questions")
+    return [*found, *_places(chosen)]
+
+
+def _faults(question: Question) -> list[str]:
+    if question.answer is not None:
+        return [] if question.why and 0 < question.within <= 0.25 else ["has no reason, or takes too much for right"]
+    rights = sum(choice.right for choice in question.choices)
+    found = [] if rights == 1 else [f"has {rights} right answers"]
+    if not 3 <= len(question.choices) <= 4:
+        found.append(f"has {len(question.choices)} choices; give three or four")
+    if len({choice.text for choice in question.choices}) < len(question.choices):
+        found.append("has a choice twice")
+    for choice in question.choices:
+        if len(choice.why.split()) < 3:
+            found.append(f"says no reason for {choice.text!r}")
+        if re.search(r"\b(all|none|both) of (the above|these|them)\b", choice.text, re.IGNORECASE):
+            found.append(f"offers {choice.text!r}")
+    return found
+
+
+def _longest_is_right(question: Question) -> bool:
+    longest = max(len(choice.text) for choice in question.choices)
+    return any(choice.right and len(choice.text) == longest for choice in question.choices)
+
+
+def _places(questions: Sequence[Question]) -> list[str]:
+    """Places of right answers against even ones, among questions of as many choices."""
+    found = []
+    for count in (3, 4):
+        places = [
+            next((n for n, choice in enumerate(question.choices) if choice.right), 0)
+            for question in questions
+            if len(question.choices) == count
+        ]
+        even = len(places) / count
+        unevenness = sum((places.count(n) - even) ** 2 / even for n in range(count)) if places else 0.0
+        if unevenness > _PROVEN_BY_CHANCE:
+            found.append(f"right answers of {count} choices are not evenly placed: {Counter(places)}")
+    return found

@@ -1,0 +1,74 @@
+"""A mixture of experts: how many of them a batch touches, by the formula, by throwing dice, and in a model."""
+
+import random
+
+from ridgeline.backends.model_loader import load_model
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.insight.trace.expert_sources import expert_sources
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.statements_words import PROSE, VERSE
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+BIG, BATCHES, THROWS = "qwen3-235b-a22b", (1, 2, 4, 8, 16, 32, 64, 128), 400
+
+
+def thrown(experts: int, each: int, batch: int) -> float:
+    """Distinct experts of so many that a batch hits, each token choosing some at random: the mean of many throws."""
+    draw = random.Random(batch)
+    hits = (len({e for _ in range(batch) for e in draw.sample(range(experts), each)}) for _ in range(THROWS))
+    return sum(hits) / THROWS
+
+
+def run() -> Outcome:
+    """A large mixture by its formula, and the built-in one by its router."""
+    ledger = Ledger()
+    formula = {batch: ledger.touched(BIG, batch) for batch in BATCHES}
+    dice = {batch: thrown(128, 8, batch) for batch in BATCHES}
+    off = max(abs(dice[batch] / formula[batch] - 1) for batch in BATCHES)
+    bill = ledger.bill(BIG)
+    read = ledger.decode(BIG, "h200-sxm", 32).weights / ledger.bill(BIG).nbytes
+    model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
+    texts = {"prose": PROSE, "drama": VERSE}
+    routed = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})
+    measured = {one.batch: (one.mixed, one.formula) for one in routed.touched}
+    few = [mixed / balanced for batch, (mixed, balanced) in measured.items() if batch > 1]
+    rows = [Row((f"{n}", f"{formula[n]:.1f}", f"{dice[n]:.1f}")) for n in BATCHES]
+    lines = (
+        Series("128 experts, by the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
+        Series("built-in mixture, its own router", tuple((n, 100 * mixed / 8) for n, (mixed, _) in measured.items())),
+        Series("the same, balanced", tuple((n, 100 * value / 8) for n, (_, value) in measured.items()), "dashed"),
+    )
+    return Outcome(
+        (
+            (off < 0.02, f"dice and formula differ by at most {off:.1%}; 32 tokens touch {formula[32]:.1f} of 128"),
+            (
+                bill.active / bill.total < 0.1 and read > 0.8,
+                f"a token takes {bill.active / bill.total:.0%} of the parameters, a step of 32 reads {read:.0%} of "
+                f"them",
+            ),
+            (
+                max(few) <= 1.001 and min(few) > 0.75,
+                f"between {min(few):.0%} and {max(few):.0%} of what balanced routing would touch",
+            ),
+        ),
+        (
+            Table(columns("tokens", "E(1-(1-k/E)^T)", "dice"), tuple(rows)),
+            Chart("Experts of a layer that a batch touches", "tokens", "percent of all", lines, log_x=True),
+        ),
+        {"formula": formula, "dice": dice, "read": read, "mixture": measured},
+    )
+
+
+EXPERIMENT = Experiment(
+    "experts",
+    "What does a mixture of experts save?",
+    (
+        "A batch of T tokens touches E(1-(1-k/E)^T) experts; throwing dice gives the same.",
+        "A token uses less than a tenth of Qwen3-235B, but a step of 32 tokens reads more than four fifths of it.",
+        "A trained router is not balanced: the built-in mixture touches somewhat fewer than dice would.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,102 @@
+"""Why layers need a bend between them: a stack of linear layers is one linear layer, and cannot even do XOR."""
+
+import torch
+from torch.nn import functional
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import STORY, Inside
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+
+XOR = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+WANTED = torch.tensor([0.0, 1.0, 1.0, 0.0])
+
+
+def best_line() -> tuple[list[float], float]:
+    """What the best linear layer (with an offset) says of the four corners, and its mean squared error."""
+    inputs = torch.cat([XOR, torch.ones(4, 1)], 1)
+    weights = torch.linalg.lstsq(inputs, WANTED[:, None]).solution
+    said = (inputs @ weights)[:, 0]
+    return [round(float(x), 6) + 0.0 for x in said], float(functional.mse_loss(said, WANTED))
+
+
+def bent() -> float:
+    """The error of relu(x + y) - 2 relu(x + y - 1)."""
+    both = XOR.sum(1)
+    return float(functional.mse_loss(both.relu() - 2 * (both - 1).relu(), WANTED))
+
+
+def collapse() -> tuple[float, int]:
+    """Two layers 4 -> 16 -> 4 against their product: the largest difference, relative to the largest output, and the
+    rank of the product."""
+    draw = torch.Generator().manual_seed(1)
+    first, second = (torch.randn(*shape, generator=draw) for shape in ((16, 4), (4, 16)))
+    x = torch.randn(4, 100, generator=draw)
+    one, other = second @ (first @ x), (second @ first) @ x
+    return float((one - other).abs().max() / one.abs().max()), int(torch.linalg.matrix_rank(second @ first))
+
+
+def losses() -> dict[str, float]:
+    """Nats a token on a story, with the activation replaced."""
+    tales = Inside()
+    ids, found = tales.ids(STORY), {}
+    functions = {"SiLU, as trained": functional.silu, "ReLU": torch.relu, "none (identity)": lambda x: x}
+    for name, function in functions.items():
+        with tales.activated(function):
+            found[name] = tales.loss(ids)
+    with tales.without_feed_forward():
+        found["no feed-forward at all"] = tales.loss(ids)
+    return found
+
+
+def run() -> Outcome:
+    """XOR, the collapse, and the model."""
+    said, error = best_line()
+    curved = bent()
+    difference, rank = collapse()
+    nats = losses()
+    silu, relu, identity, without = nats.values()
+    return Outcome(
+        (
+            (
+                abs(error - 0.25) < 1e-6 and max(abs(x - 0.5) for x in said) < 1e-5 and curved == 0.0,
+                f"linear: {', '.join(f'{x:g}' for x in said)}, error {error:.2f}; with two ReLUs the error is "
+                f"{curved:g}",
+            ),
+            (
+                difference < 1e-5 and rank == 4,
+                f"they differ by {difference:.0e}, and the product has rank {rank}, not 16",
+            ),
+            (
+                silu < relu < identity < without and relu - silu < 0.25 * (identity - silu),
+                ", ".join(f"{name} {value:.2f}" for name, value in nats.items()),
+            ),
+        ),
+        (
+            Table(columns("x, y", "wanted", "best line"), tuple(_row(n, said) for n in range(4))),
+            Bars(
+                "What tales makes of a story with its bend replaced",
+                "nats a token, less is better",
+                tuple(Bar(name, value) for name, value in nats.items()),
+            ),
+        ),
+        {"linear": said, "linear_error": error, "bent_error": curved, "rank": rank, "nats": nats},
+    )
+
+
+def _row(n: int, said: list[float]) -> Row:
+    x, y = XOR[n].tolist()
+    return Row((f"{x:g}, {y:g}", f"{float(WANTED[n]):g}", f"{said[n]:g}"))
+
+
+EXPERIMENT = Experiment(
+    "bend",
+    "Why do layers need a bend between them?",
+    (
+        "The best linear layer answers 0.5 to every corner of XOR, however many are stacked; two ReLUs get it right.",
+        "Two linear layers 4 -> 16 -> 4 are one matrix of rank 4.",
+        "A trained model hardly minds ReLU for SiLU. It minds having neither, and no feed-forward part most of all.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,96 @@
+"""Interference: one long prompt arrives among users who are reading along, and the budget of a step decides who
+waits."""
+
+from dataclasses import dataclass
+
+from ridgeline.core.ops.work import Segment
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.humanize import say_seconds
+
+MODEL, CARD, USERS, CONTEXT, PROMPT = "llama-3-8b", "h100-sxm", 20, 1000, 16_384
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, PROMPT + USERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a budget does. steps: that the prompt takes; ttft: seconds to its first token; itl: the longest that a user
+    waits for the next token meanwhile, and alone: without the prompt."""
+
+    steps: int
+    ttft: float
+    itl: float
+    alone: float
+
+
+def arrive(ledger: Ledger, budget: int) -> Waits:
+    """Steps of at most `budget` positions: one for each user, the rest for the prompt, as the scheduler deals them."""
+    done, seconds = 0, list[float]()
+    while done < PROMPT:
+        chunk = min(PROMPT - done, budget - USERS)
+        users = [Segment(1, CONTEXT + len(seconds))] * USERS
+        seconds.append(ledger.step(MODEL, CARD, [*users, Segment(chunk, done + chunk)]).expected)
+        done += chunk
+    alone = ledger.step(MODEL, CARD, [Segment(1, CONTEXT)] * USERS).expected
+    return Waits(len(seconds), sum(seconds), max(seconds), alone)
+
+
+def run() -> Outcome:
+    """Every budget, priced."""
+    ledger = Ledger()
+    found = {budget: arrive(ledger, budget) for budget in BUDGETS}
+    least, most = found[BUDGETS[0]], found[BUDGETS[-1]]
+    usual = found[2048]
+    rows = [
+        Row((f"{budget:,}", f"{one.steps:,}", say_seconds(one.itl), say_seconds(one.ttft)))
+        for budget, one in found.items()
+    ]
+    lines = (
+        Series("longest wait for a token, of 20 users", tuple((budget, one.itl) for budget, one in found.items())),
+        Series("first token of the long prompt", tuple((budget, one.ttft) for budget, one in found.items())),
+        Series("a step without the prompt", tuple((budget, one.alone) for budget, one in found.items()), "dashed"),
+    )
+    waits = [one.itl for one in found.values()]
+    return Outcome(
+        (
+            (
+                most.itl > 20 * most.alone and most.steps == 1,
+                f"a step of {say_seconds(most.itl)}, where {say_seconds(most.alone)} are usual",
+            ),
+            (
+                waits == sorted(waits) and least.itl < 3 * least.alone and least.ttft > 1.5 * most.ttft,
+                f"at {BUDGETS[0]}: waits of {say_seconds(least.itl)}, first token after {say_seconds(least.ttft)}, "
+                f"at once "
+                f"{say_seconds(most.ttft)}",
+            ),
+            (
+                usual.ttft < 1.15 * most.ttft and usual.itl < 0.3 * most.itl,
+                f"at 2,048: waits of {say_seconds(usual.itl)}, first token after {say_seconds(usual.ttft)}",
+            ),
+        ),
+        (
+            Table(columns("budget", "steps", "longest wait", "first token", words=()), tuple(rows)),
+            Chart(
+                f"A prompt of {PROMPT:,} tokens among {USERS} users (8B, H100, expected)", "budget of a step, "
+                "positions",
+                "seconds", lines, log_x=True, log_y=True,
+            ),
+        ),
+        {"budgets": {budget: {"steps": o.steps, "itl": o.itl, "ttft": o.ttft} for budget, o in found.items()}},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "interference",
+    "Who waits when a long prompt arrives?",
+    (
+        "If it runs at once, everybody else waits for one token as long as for more than twenty usual steps.",
+        "The smaller the budget of a step, the less they wait, and the later the prompt has its first token.",
+        "A budget of 2,048 costs the prompt less than a seventh and spares the others more than two thirds of the "
+        "wait.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,120 @@
+"""Two counters: a request knows so many tokens and has computed so many positions. All that a scheduler does is to let
+the second catch up with the first."""
+
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+
+from ridgeline.engine import SamplingParams
+from ridgeline.engine.engine_builder import bare_engine, engine_around
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.scheduler import Limits
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+BUDGET, ROOM = 48, 304
+"""Positions that a step may run, and that KV memory has room for: less than all requests need in the end."""
+REQUESTS = {"a long prompt": (0, 150, 40), "a short one": (0, 12, 60), "a late one": (3, 70, 40)}
+"""Of each the step before which it comes, the length of its prompt, and of its answer."""
+
+
+@dataclass(slots=True)
+class Race:
+    """A request's counters after each step of the engine while it was there, and the tokens that it was given."""
+
+    steps: list[int] = field(default_factory=list)
+    known: list[int] = field(default_factory=list)
+    computed: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def behind(self) -> list[int]:
+        """How many positions were to be computed after each step."""
+        return [known - computed for known, computed in zip(self.known, self.computed, strict=True)]
+
+
+def asked(length: int, answer: int) -> GenerationRequest:
+    """Return a request for so many tokens after a prompt of a length; any prompt will do."""
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)
+    return GenerationRequest([(7 * position + length) % 2048 for position in range(length)], params)
+
+
+def race(tales: Inside) -> tuple[list[Race], list[int], int]:
+    """All requests in one engine: their races, the positions that each step ran, and how often one was preempted."""
+    model, layout = tales.model, kv_layout(tales.model, 1e12, most_tokens=ROOM)
+    engine = engine_around(model, layout, Limits(tokens=BUDGET), prefix_cache=False)
+    races, ran = dict[int, Race](), list[int]()
+    engine.on_step = lambda step: ran.append(step.plan.tokens)
+    waiting = list(REQUESTS.values())
+    while engine.has_work or waiting:
+        while waiting and waiting[0][0] <= len(ran):
+            _, length, answer = waiting.pop(0)
+            races[engine.add(asked(length, answer))] = Race()
+        for event in engine.step():
+            assert event.token is not None
+            races[event.request].tokens.append(event.token.token)
+        for request in engine.requests.values():
+            one = races[request.group]
+            one.steps.append(len(ran))
+            one.known.append(request.known)
+            one.computed.append(request.computed)
+    return list(races.values()), ran, engine.scheduler.preemptions
+
+
+def alone(tales: Inside, length: int, answer: int) -> list[int]:
+    """What a request is given by an engine that serves nobody else, its prompt in one step."""
+    engine = bare_engine(tales.model, length + answer + 16)
+    engine.add(asked(length, answer))
+    events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
+    return [event.token.token for event in events if event.token is not None]
+
+
+def run() -> Outcome:
+    """The races, beside each request by itself."""
+    tales = Inside()
+    races, ran, preempted = race(tales)
+    same = [alone(tales, length, answer) for _, length, answer in REQUESTS.values()]
+    long, short, _ = races
+    least = min(gap for one in races for gap in one.behind)
+    lost = [a for a, b in pairwise(short.computed) if b < a]
+    named = dict(zip(REQUESTS, races, strict=True))
+    rows = [Row((name, str(len(one.steps)), str(one.behind.count(1)))) for name, one in named.items()]
+    lines = list[Series]()
+    for name, one in list(named.items())[:2]:
+        known, computed = (tuple(zip(one.steps, values, strict=True)) for values in (one.known, one.computed))
+        lines += [Series(f"{name}: known", known, "dashed"), Series(f"{name}: computed", computed, "steps")]
+    return Outcome(
+        (
+            (least == 1 and max(ran) <= BUDGET, f"{least} behind at least; steps of {min(ran)} to {max(ran)}"),
+            (
+                long.behind[0] > BUDGET and long.behind == sorted(long.behind, reverse=True),
+                f"the long prompt was {', '.join(map(str, long.behind[:5]))}, ... positions behind",
+            ),
+            (
+                preempted == len(lost) > 0 and short.known == sorted(short.known),
+                f"the short one lost {', '.join(map(str, lost))} positions, and knew its tokens",
+            ),
+            (same == [one.tokens for one in races], f"{sum(len(one.tokens) for one in races)} tokens, all the same"),
+        ),
+        (
+            Table(columns("request", "steps", "steps one behind"), tuple(rows)),
+            Chart("Two counters of two requests", "steps", "positions", tuple(lines)),
+        ),
+        {"ran": ran, "preempted": preempted, "races": {name: asdict(one) for name, one in named.items()}},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "counters",
+    "What does a scheduler do?",
+    (
+        "A request is always one position behind what it knows, or more; no step exceeds its budget.",
+        "A prompt has a long way to catch up, in pieces. An answer does the same with one position in each step.",
+        "When memory runs out, the youngest request falls back to nothing computed, and forgets no token.",
+        "The tokens show nothing of it: each request gets those that it gets alone.",
+    ),
+    run,
+    __file__,
+)

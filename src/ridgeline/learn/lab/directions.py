@@ -1,0 +1,105 @@
+"""Words as directions: arithmetic on rows of the embedding table of the built-in model."""
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.text import Tokenizer
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+
+ASKED = (
+    ("boy", "he", "she", "girl"),
+    ("his", "he", "she", "her"),
+    ("was", "is", "are", "were"),
+    ("went", "go", "see", "saw"),
+    ("prince", "boy", "girl", "princess"),
+    ("father", "boy", "girl", "mother"),
+)
+"""a - b + c, and what should be nearest."""
+
+
+class Words:
+    """The table's rows, around their mean."""
+
+    def __init__(self, table: Tensor, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.rows = table.float() - table.float().mean(0)
+
+    def pieces(self, word: str) -> list[int]:
+        """The tokens of a word inside a text: behind another, since some tokenizers begin every text with a space."""
+        before, both = (
+            self.tokenizer.encode(text, add_special=False, parse_special=False) for text in ("a", f"a {word}")
+        )
+        return both[len(before) :]
+
+    def token(self, word: str) -> int:
+        """The one token of a word inside a text. Raises ValueError where it has several."""
+        ids = self.pieces(word)
+        if len(ids) != 1:
+            raise ValueError(f"{word!r} is {len(ids)} tokens here, and no row of the table is its own; take another")
+        return ids[0]
+
+    def nearest(self, vector: Tensor, without: set[int], count: int = 3) -> list[tuple[str, float]]:
+        """Words by the cosine of the angle to a vector, but for some."""
+        cosines = torch.cosine_similarity(self.rows, vector[None], dim=1)
+        order = [token for token in cosines.argsort(descending=True).tolist() if token not in without]
+        return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
+
+    def made(self, a: str, b: str, c: str) -> Tensor:
+        """a - b + c."""
+        first, minus, plus = (self.rows[self.token(word)] for word in (a, b, c))
+        return first - minus + plus
+
+    def sum(self, a: str, b: str, c: str) -> list[tuple[str, float]]:
+        """What is nearest to a - b + c, the three themselves left out."""
+        return self.nearest(self.made(a, b, c), {self.token(word) for word in (a, b, c)})
+
+
+def run() -> Outcome:
+    """The six sums, and the one that every text has."""
+    tales = Inside()
+    words = Words(tales.table, tales.tokenizer)
+    found = {f"{a} - {b} + {c}": (words.sum(a, b, c), wanted) for a, b, c, wanted in ASKED}
+    right = sum(best[0][0] == wanted for best, wanted in found.values())
+    queen = len(words.pieces("queen"))
+    royal = words.sum("king", "he", "she")
+    rows = [
+        Row((asked, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))
+        for asked, (best, _) in found.items()
+    ]
+    return Outcome(
+        (
+            (right == len(ASKED), f"{right} of {len(ASKED)}: {', '.join(best[0][0] for best, _ in found.values())}"),
+            (
+                queen > 1 and royal[0][0] == "princess",
+                f"queen takes {queen} tokens; king - he + she is nearest to {royal[0][0]} ({royal[0][1]:.2f})",
+            ),
+        ),
+        (
+            Table(columns("sum", "nearest", "cosine", "next", words=(0, 1, 3)), tuple(rows)),
+            Bars(
+                "How near the nearest word is, and the next",
+                "cosine",
+                tuple(
+                    Bar(f"{asked} = {word}", cosine, dim=bool(n))
+                    for asked, (best, _) in found.items()
+                    for n, (word, cosine) in enumerate(best[:2])
+                ),
+            ),
+        ),
+        {"sums": {asked: best for asked, (best, _) in found.items()}, "queen_tokens": queen, "king": royal},
+    )
+
+
+EXPERIMENT = Experiment(
+    "directions",
+    "Is meaning a direction?",
+    (
+        "Six sums such as boy - he + she come out nearest to the word that a person would say.",
+        "There is no queen: the word is no token in a vocabulary of 2,048, and king - he + she finds a princess.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,96 @@
+"""Queries and keys by distance: what rotation (RoPE) makes of a score when the same two vectors stand further apart."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ridgeline.core.ops.rotary import RotaryTable, rotate
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import STORY, Inside
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+FARTHEST, PLACES = 48, (48, 100, 211, 463)
+"""Tokens between a query and a key at most, and places of the query in a text."""
+DRAWN = ((2, 3), (3, 3), (4, 1))
+"""Layers and heads to be drawn, counted from 1."""
+
+_ALIKE = 1e-4  # what angles of large positions differ by in fp32
+
+
+def score(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int, distance: int) -> float:
+    """Of a query at a place with a key so many tokens before it."""
+    angles = table(torch.tensor([at, at - distance]))
+    turned_2D = rotate(torch.stack([q_D, k_D])[:, None], angles)[:, 0]
+    return float(turned_2D[0] @ turned_2D[1]) / math.sqrt(len(q_D))
+
+
+def curve(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int = PLACES[0]) -> list[float]:
+    """The score at every distance."""
+    return [score(table, q_D, k_D, at, distance) for distance in range(FARTHEST + 1)]
+
+
+def run() -> Outcome:
+    """A query and a key that are alike, then what heads of the model ask and offer on average."""
+    tales = Inside()
+    table = tales.model.get_submodule("model.rotary")
+    assert isinstance(table, RotaryTable)
+    ids = tales.ids(STORY)
+    layers = [(q_THD[1:].mean(0), k_THD[1:].mean(0)) for q_THD, k_THD in tales.unturned(ids)]
+    draw = torch.Generator().manual_seed(1)
+    some_D, other_D = torch.randn(2, 2 * len(table.frequencies), generator=draw).unbind()
+    places = [curve(table, some_D, other_D, at) for at in PLACES]
+    apart = max(abs(a - b) for line in places for a, b in zip(line, places[0], strict=True))
+    alike = curve(table, torch.ones_like(some_D), torch.ones_like(some_D))
+    own = {
+        (layer, head): curve(table, q_D, k_D)
+        for layer, (q_HD, k_HD) in enumerate(layers, 1)
+        for head, (q_D, k_D) in enumerate(zip(q_HD, k_HD, strict=True), 1)
+    }
+    weights = tales.weights(ids)
+    before = {(layer, head): float(weights[layer - 1][head - 1].diagonal(-1)[1:].mean()) for layer, head in own}
+    most = max(before, key=before.__getitem__)
+    best = {name: max(range(FARTHEST + 1), key=line.__getitem__) for name, line in own.items()}
+    turns = [float(radians) * tales.model.context / math.tau for radians in table.frequencies]
+    named = {"alike": alike} | {f"layer {layer}, head {head}": own[layer, head] for layer, head in DRAWN}
+    rows = [Row((name, *(f"{line[at]:.2f}" for at in (0, 1, 2, 4, 8, 16, 48)))) for name, line in named.items()]
+    return Outcome(
+        (
+            (apart < _ALIKE, f"at {len(PLACES)} places of the query scores differ by at most {apart:.0e}"),
+            (
+                max(alike[1:]) < alike[0] and alike[4] < 0.8 * alike[0] and min(alike) > -alike[0],
+                f"{alike[0]:.2f} at no distance, {alike[1]:.2f} at 1, {alike[16]:.2f} at 16",
+            ),
+            (
+                turns[0] > 50 and turns[-1] < 0.1,
+                f"in {tales.model.context} tokens {turns[0]:.0f} times and {turns[-1]:.3f} times",
+            ),
+            (
+                best[most] == 1 and before[most] > 0.4 and own[most][1] - own[most][3] > 1,
+                f"layer {most[0]}, head {most[1]} gives it {before[most]:.0%}; its score is best at {best[most]}",
+            ),
+        ),
+        (
+            Table(columns("tokens apart", "0", "1", "2", "4", "8", "16", "48"), tuple(rows)),
+            Chart(
+                "The same query and key, further and further apart", "tokens between them", "score",
+                tuple(Series(name, tuple(enumerate(line))) for name, line in named.items()),
+            ),
+        ),
+        {"curves": named, "turns": turns, "best": best[most]},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "distance",
+    "What does a score know of distance?",
+    (
+        "It knows how far apart the two are, and not where: the same query and key score the same anywhere in a text.",
+        "Two equal vectors score best at distance 0, and less further apart.",
+        "In the longest text, the first pair of entries turns dozens of times, and the last hardly at all.",
+        "A head that looks at the token before it has learned a query and a key whose score is best at distance 1.",
+    ),
+    run,
+    __file__,
+)

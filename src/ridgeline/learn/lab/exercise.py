@@ -1,0 +1,349 @@
+"""Exercises: a function for the reader to write, and a check that holds it against the engine.
+
+What is to be written is a file of `exercises/` with its body taken out; what it is held against is the engine
+itself, not that file, so that a solution is checked as a reader's is.
+"""
+
+import ast
+import math
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from ridgeline.learn.lab import references
+
+FOLDER = Path(__file__).with_name("exercises")
+_WITHIN = 1e-5
+_LONGEST = 400  # characters of a value that are shown
+_ELEMENTS = 8  # of a container that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """A function to write. cases: arguments to try it with; engine: what the engine gives for them."""
+
+    name: str
+    cases: tuple[tuple[Any, ...], ...]
+    engine: Callable[..., object]
+
+    @property
+    def file(self) -> str:
+        """What the reader's file is called."""
+        return f"{self.name}.py"
+
+
+_KEYS, _VALUES = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]]
+_ROWS = [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 3.0, 0.0], [-1.0, 0.0, 0.5]]
+_LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5]
+
+
+_MERGES = [("l", "o"), ("e", "r"), ("lo", "w"), ("w", "er"), ("a", "a")]
+
+
+def _of_tokens() -> Iterator[Exercise]:
+    """What a model computes for a token, and how one is chosen."""
+    yield Exercise(
+        "merged",
+        (
+            ("lower", _MERGES),
+            ("slowly", _MERGES),
+            ("aaaaa", _MERGES),
+            ("cat", _MERGES),
+            ("werer", [("w", "e"), ("e", "r"), ("we", "r")]),
+        ),
+        references.merged,
+    )
+    yield Exercise(
+        "attention",
+        (
+            ([1.0, 0.0], _KEYS, _VALUES), ([0.0, 1.0], _KEYS, _VALUES), ([1.0], [[0.0]], [[7.0, 8.0]]),
+            ([3.0, -1.0, 0.5, 2.0], [[0.1, 0.2, 0.3, 0.4], [1.0, -1.0, 2.0, 0.0]], [[1.0], [-2.0]]),
+        ),
+        references.attention,
+    )  # fmt: skip
+    yield Exercise(
+        "gated",
+        (([1.0, -1.0, 0.0, 4.0], [2.0, 2.0, 5.0, 0.5]), ([-3.5], [1.0]), ([0.1, 20.0], [-1.0, -1.0])),
+        references.gated,
+    )
+    yield Exercise(
+        "nearest",
+        (
+            (_ROWS, [1.0, 0.1, 0.0], []), (_ROWS, [1.0, 0.1, 0.0], [0]), (_ROWS, [0.0, 0.5, 0.1], []),
+            (_ROWS, [-1.0, -1.0, 1.0], []),
+        ),
+        references.nearest,
+    )  # fmt: skip
+    yield Exercise(
+        "normalised",
+        (([3.0, 4.0], [1.0, 1.0], 0.0), ([3.0, -4.0, 0.0], [1.0, 0.5, 2.0], 1e-5), ([1e-3, 0.0], [1.0, 1.0], 1e-2)),
+        references.normalised,
+    )
+    yield Exercise(
+        "rotated",
+        (
+            ([1.0, 0.0], 0, 10000.0), ([1.0, 0.0], 1, 10000.0), ([1.0, 2.0, 3.0, 4.0], 7, 10000.0),
+            ([0.5, -1.0, 2.0, 0.0, 1.0, 1.0], 3, 500000.0),
+        ),
+        references.rotated,
+    )  # fmt: skip
+    yield Exercise(
+        "drawn",
+        ((_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999)),
+        references.drawn,
+    )
+    yield Exercise(
+        "kept",
+        (
+            (references.stacks("flan-t5-small"), 10, 1), (references.stacks("flan-t5-xxl"), 1000, 100),
+            (references.stacks("flan-t5-xl"), 1, 512),
+        ),
+        references.kept,
+    )  # fmt: skip
+    yield Exercise(
+        "cached",
+        (
+            ([1.0, 0.0], [1.0, 0.0], [5.0, 5.0], [], []), ([1.0, 0.0], _KEYS[2], _VALUES[2], _KEYS[:2], _VALUES[:2]),
+            ([0.5, -2.0], [1.0, 1.0], [1.0, 2.0], _KEYS, _VALUES),
+        ),
+        references.cached,
+    )  # fmt: skip
+
+
+def _of_costs() -> Iterator[Exercise]:
+    """What a step reads, who fits, what is stored; and a picture's guidance."""
+    yield Exercise(
+        "decode_bytes",
+        (
+            (references.sizes("llama-3-8b"), 1),
+            (references.sizes("llama-3-8b"), 2000),
+            (references.sizes("llama-3-70b"), 8192),
+        ),
+        references.decode_bytes,
+    )
+    yield Exercise(
+        "users",
+        (
+            (5.76e9, "llama-3-8b", 2000, 16), (5.76e9, "llama-3-8b", 1, 16), (5.76e9, "llama-3-8b", 2001, 16),
+            (40e9, "llama-3-70b", 8192, 64), (1e8, "llama-3-70b", 8192, 16),
+        ),
+        references.users,
+    )  # fmt: skip
+    yield Exercise("paged", ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)), references.paged)
+    yield Exercise("chunks", ((100, 32, 4), (64, 16, 1), (10, 64, 3), (300, 128, 8)), references.chunks)
+    yield Exercise("touched", ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)), references.touched)
+    yield Exercise(
+        "parameters",
+        tuple((references.sizes(name),) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")),
+        references.parameters,
+    )
+    yield Exercise(
+        "stored_bytes",
+        ((4096, 4096, 8, 4096, 16), (4096, 14336, 4, 32, 16), (10, 100, 4, 32, 16), (1, 1, 3, 128, 32)),
+        references.stored_bytes,
+    )
+    yield Exercise(
+        "read_tensor",
+        (
+            (references.file_of({"weight": [1.0, -2.5, 0.125]}), "weight"),
+            (references.file_of({"first": [3.0], "second": [0.5, 7.0]}), "second"),
+            (references.file_of({"b": [1.0, 2.0, 3.0, 4.0], "a": [9.0]}), "b"),
+        ),
+        references.read_tensor,
+    )
+    yield Exercise(
+        "velocity",
+        (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
+        references.velocity,
+    )
+    yield Exercise(
+        "users_at_the_ridge",
+        (
+            (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
+            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12),
+            (1e6, 1e12, 0.0, 1e12, 1e12),
+        ),
+        references.users_at_the_ridge,
+    )  # fmt: skip
+
+
+def _of_traffic() -> Iterator[Exercise]:
+    """What many requests make of a card."""
+    yield Exercise(
+        "in_time",
+        (
+            ([(0.0, 0.5, 1.5, 21), (1.0, 2.5, 3.0, 11), (2.0, 2.2, 8.2, 101)], 1.0, 0.05),
+            ([(0.0, 1.0, 1.0, 1), (0.0, 0.25, 0.5, 2)], 1.0, 0.2),
+            ([(0.0, 0.5, 9.5, 2), (3.0, 3.1, 3.2, 3)], 0.25, 10.0),
+        ),
+        references.in_time,
+    )  # fmt: skip
+    yield Exercise(
+        "finished",
+        (
+            ([0], [3], 10, 1), ([0, 0, 0], [1, 2, 3], 10, 1), ([0, 5, 100], [4, 2, 1], 10, 2),
+            ([0, 12, 12, 13], [2, 2, 1, 5], 8, 4), ([7, 7], [1, 1], 5, 0),
+        ),
+        references.finished,
+    )  # fmt: skip
+    yield Exercise(
+        "best_guesses",
+        (
+            (0.6, [6.32, 6.60, 6.62, 6.63, 6.65]), (0.3, [12.6, 14.4, 16.6, 18.8, 21.1]),
+            (0.9, [12.6, 14.4, 16.6, 18.8, 21.1]),
+            (0.0, [1.0, 1.0, 1.0]), (1.0, [1.0, 2.0, 2.9]), (0.5, [1.0]),
+        ),
+        references.best_guesses,
+    )  # fmt: skip
+
+
+EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs(), *_of_traffic())}
+
+
+def solution_of(exercise: Exercise) -> str:
+    """One way to write it."""
+    return (FOLDER / exercise.file).read_text(encoding="utf-8")
+
+
+def stub_of(exercise: Exercise) -> str:
+    """The solution without the bodies of its functions."""
+    text = solution_of(exercise)
+    lines = text.splitlines()
+    for node in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):
+        first = node.body[1].lineno if ast.get_docstring(node) else node.body[0].lineno
+        assert node.end_lineno is not None
+        lines[first - 1 : node.end_lineno] = ['    raise NotImplementedError("yours to write")']
+    return "\n".join(lines) + "\n"
+
+
+def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
+    """The reader's function. Raises ValueError in a line for a file that does not run, or does not have it."""
+    again = f"`ridgeline lab exercise {exercise.name}`"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"{path} is no text that can be read; {again} writes what to begin with") from None
+    try:
+        code = compile(text, str(path), "exec")
+        namespace: dict[str, Any] = {"__name__": exercise.name}
+        exec(code, namespace)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{path}{_line(error, path)}: {_said(error)}") from None
+    if not callable(namespace.get(exercise.name)):
+        raise ValueError(f"{path} has no function {exercise.name}; {again} shows it")
+    return namespace[exercise.name]  # type: ignore[no-any-return]
+
+
+def check(exercise: Exercise, function: Callable[..., object], path: Path) -> str:
+    """Return a sentence about the first case in which a function and the engine differ; "" if they agree."""
+    for case in exercise.cases:
+        call = f"{exercise.name}({', '.join(map(_shown, case))})"
+        wanted = exercise.engine(*deepcopy(case))
+        try:
+            given = function(*deepcopy(case))  # which it may change
+        except NotImplementedError:
+            return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
+        except (Exception, SystemExit) as error:
+            return f"{call} raises {_said(error)}{_line(error, path)}"
+        if not same(given, wanted):
+            return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}{_where(given, wanted)}"
+    return ""
+
+
+def same(given: object, wanted: object) -> bool:
+    """Return whether two results are equal: numbers within what fp32 leaves, containers element by element."""
+    given, wanted = _plain(given), _plain(wanted)
+    if isinstance(wanted, bool | str | bytes) or wanted is None:
+        return type(given) is type(wanted) and given == wanted
+    if isinstance(wanted, int | float):
+        if not isinstance(given, int | float) or isinstance(given, bool):
+            return False
+        both_nan = math.isnan(given) and math.isnan(wanted)
+        return both_nan or math.isclose(given, wanted, rel_tol=_WITHIN, abs_tol=_WITHIN)
+    if isinstance(wanted, Set):
+        return isinstance(given, Set) and given == wanted
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(given, Mapping)
+            and given.keys() == wanted.keys()
+            and all(same(given[key], value) for key, value in wanted.items())
+        )
+    if not _is_sequence(given) or not _is_sequence(wanted) or len(given) != len(wanted):
+        return False
+    return all(same(one, other) for one, other in zip(given, wanted, strict=True))
+
+
+def _plain(value: object) -> object:
+    """Return an array, a tensor or a scalar of numpy as what Python has for it."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a value is compared element by element; text is not."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _shown(value: object) -> str:
+    """Return a value as one would type it, with six digits of a float and eight elements of a container."""
+    if isinstance(value, np.generic):
+        return _shown(value.item())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return f"[{_listed(map(_shown, value[:_ELEMENTS]), value)}]"
+    if type(value) is tuple:
+        comma = "," if len(value) == 1 else ""
+        return f"({_listed(map(_shown, value[:_ELEMENTS]), value)}{comma})"
+    if isinstance(value, set | frozenset) and value:
+        shown = f"{{{_listed(sorted(map(_shown, islice(value, _ELEMENTS))), value)}}}"
+        return shown if isinstance(value, set) else f"frozenset({shown})"
+    if type(value) is dict:
+        items = (f"{_shown(key)}: {_shown(item)}" for key, item in islice(value.items(), _ELEMENTS))
+        return f"{{{_listed(items, value)}}}"
+    return _represented(value)
+
+
+def _listed(shown: Iterable[str], of: Sized) -> str:
+    return ", ".join(shown) + (", ..." if len(of) > _ELEMENTS else "")
+
+
+def _represented(value: object) -> str:
+    """Return the `repr` of a value in one line of limited length; that of a reader's own class may fail."""
+    try:
+        shown = " ".join(repr(value).split())
+    except Exception:
+        return f"an object of {type(value).__name__}"
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+def _where(given: object, wanted: object) -> str:
+    """Return where two results differ if what is shown of both is the same: `; they differ at [9]: 2 for 3`."""
+    if _shown(given) != _shown(wanted):
+        return ""
+    given, wanted = _plain(given), _plain(wanted)
+    if not _is_sequence(given) or not _is_sequence(wanted):
+        return f"; they are {type(given).__name__} and {type(wanted).__name__}"
+    if len(given) != len(wanted):
+        return f"; they have {len(given)} and {len(wanted)} elements"
+    place = next(at for at, (one, other) in enumerate(zip(given, wanted, strict=True)) if not same(one, other))
+    one, other = given[place], wanted[place]
+    return f"; they differ at [{place}]: {_shown(one)} for {_shown(other)}{_where(one, other)}"
+
+
+def _said(error: BaseException) -> str:
+    """What kind of error it is and what it says, in a line."""
+    says = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {' '.join(says.split())}"
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """The line of the reader's file that an error comes from: ` (line 12)`."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    number = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return f" (line {number})" if number else ""

@@ -1,0 +1,88 @@
+"""Goodput: the more requests come, the more are answered, until a little more traffic makes nearly all answers late."""
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.load_simulation import TARGETS, Replica, Served
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.humanize import say_seconds
+
+RATES = (8, 16, 24, 28, 32, 36, 40)
+FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
+"""Positions of a step that are tried, at how many requests a second."""
+
+
+def run() -> Outcome:
+    """An 8B on an H100, simulated: rate after rate, then budget after budget."""
+    usual = Replica(budget=USUAL_BUDGET)
+    found = {rate: usual.serve(rate) for rate in RATES}
+    others = {budget: Replica(budget=budget).serve(TUNED) for budget in (FEW, MANY)}
+    tuned = {FEW: others[FEW], USUAL_BUDGET: found[TUNED], MANY: others[MANY]}
+    best = max(RATES, key=lambda rate: found[rate].good)
+    after = next(rate for rate in RATES if rate > best and found[rate].metrics.good_share < 0.1)
+    calm, late = found[best], found[after]
+    small, middle, large = tuned.values()
+    rows = [_row(f"{rate} a second", one) for rate, one in found.items()]
+    lines = (
+        Series("answered", tuple((rate, one.answered) for rate, one in found.items())),
+        Series("answered in time", tuple((rate, one.good) for rate, one in found.items())),
+        Series("asked", tuple((rate, rate) for rate in RATES), "dashed"),
+    )
+    return Outcome(
+        (
+            (
+                late.answered > 0.9 * calm.answered,
+                f"at {best} a second {calm.answered:.1f} are answered each second, at {after} {late.answered:.1f}, "
+                f"{late.metrics.good_share:.0%} of them in time",
+            ),
+            (
+                calm.metrics.good_share > 0.95 and after < 4 / 3 * best,
+                f"at {best} a second {calm.metrics.good_share:.0%} are in time",
+            ),
+            (
+                small.metrics.good_share < 0.5 < middle.metrics.good_share and large.longest > 3 * middle.longest,
+                f"{small.metrics.good_share:.0%} are in time with {FEW} positions; the longest step has "
+                f"{say_seconds(middle.longest)} with {USUAL_BUDGET:,}, and {say_seconds(large.longest)} with {MANY:,}",
+            ),
+        ),
+        (
+            Table(
+                columns("", "answered a second", "in time", "first token p50", "a token p50", "longest step"),
+                (
+                    *rows,
+                    f"{TUNED} a second, by the budget of a step",
+                    *(_row(f"{b:,}", one) for b, one in tuned.items()),
+                ),
+            ),
+            Chart(
+                f"An 8B on an H100, held to {TARGETS}",
+                "requests a second that come",
+                "a second",
+                lines,
+            ),
+        ),
+        {
+            "rates": {rate: {"answered": one.answered, "good": one.good} for rate, one in found.items()},
+            "budgets": {budget: one.metrics.good_share for budget, one in tuned.items()},
+        },
+    )
+
+
+def _row(name: str, one: Served) -> Row:
+    metrics = one.metrics
+    return Row((
+        name, f"{one.answered:.1f}", f"{metrics.good_share:.0%}", say_seconds(one.latency("TTFT", 50)),
+        say_seconds(one.latency("TPOT", 50)), say_seconds(one.longest),
+    ))  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "goodput",
+    "How much traffic does a card carry?",
+    (
+        "Past a certain rate a card answers as many as before, and hardly one of them in time.",
+        "Less than a third more traffic turns nearly all in time into nearly none.",
+        "Steps of few positions cannot keep up with prompts. Steps of many make everybody wait for one step.",
+    ),
+    run,
+    __file__,
+)

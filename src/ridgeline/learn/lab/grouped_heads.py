@@ -1,0 +1,120 @@
+"""Heads of keys and values, shared by many heads of queries: what a token keeps (MHA, GQA, MQA), and what it costs to
+share what was not trained to be shared.
+
+MQA: Shazeer, arXiv:1911.02150. GQA, and heads averaged into one: Ainslie et al., arXiv:2305.13245.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.ops.attention import Attention
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+MODEL, CARD, CONTEXT = "llama-3-8b", "a100-sxm-80gb", 2000
+HEADS = {"MHA": 32, "GQA": 8, "MQA": 1}
+HEADS_OF_TALES = 6, 3  # of queries, of keys and values
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Regrouped(Context):
+    """Attention whose keys and values [T, K, D] are other heads of the same model."""
+
+    def __init__(self, length: int, heads: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(length)
+        self.heads = heads
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend, over what `heads` makes of keys and values."""
+        assert k_NKD is not None
+        assert v_NKW is not None
+        return super().attend(op, q_THD, self.heads(k_NKD), self.heads(v_NKW))
+
+
+def one_for_all(x_TKD: Tensor) -> Tensor:
+    """The mean of all heads, in place of each."""
+    return x_TKD.mean(1, keepdim=True).expand_as(x_TKD)
+
+
+def losses(tales: Inside) -> dict[str, float]:
+    """Nats a token on a story, by how heads of keys and values are dealt out."""
+    ids = tales.ids(STORY)
+    each = HEADS_OF_TALES[0] // HEADS_OF_TALES[1]
+    return {
+        "as trained": tales.loss(ids),
+        "a copy for each head": tales.loss(ids, Regrouped(len(ids), lambda x_TKD: x_TKD.repeat_interleave(each, 1))),
+        "one for all, the mean": tales.loss(ids, Regrouped(len(ids), one_for_all)),
+    }
+
+
+def as_if(folder: Path, heads: int) -> str:
+    """The model's config.json with so many heads of keys and values: its path."""
+    path = folder / str(heads) / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(dict(read_config(MODEL).values) | {"num_key_value_heads": heads}), encoding="utf-8")
+    return str(path)
+
+
+def run() -> Outcome:
+    """The large model three times by its ledger, the small one by its loss."""
+    ledger = Ledger()
+    with TemporaryDirectory() as folder:
+        models = {name: as_if(Path(folder), heads) for name, heads in HEADS.items()}
+        kept = {name: ledger.kv(model) for name, model in models.items()}
+        users = {name: ledger.users(model, "rtx-4090", CONTEXT).users for name, model in models.items()}
+        most = {name: ledger.endless_batch(model, CARD, CONTEXT) for name, model in models.items()}
+        curves = {
+            name: tuple((users, users / ledger.decode(model, CARD, users, CONTEXT).floor) for users in BATCHES)
+            for name, model in models.items()
+        }
+    nats, ridge = losses(Inside()), ledger.card(CARD).ridge("bf16")
+    queries, own = HEADS_OF_TALES
+    whole, copied, mean = nats.values()
+    mha, gqa, mqa = kept.values()
+    rows = [
+        Row((f"{name}: {heads}", f"{kept[name] / 1024:,.0f} KiB", f"{users[name]:,}", f"{most[name]:.1f}"))
+        for name, heads in HEADS.items()
+    ]
+    return Outcome(
+        (
+            (mha == 4 * gqa == 32 * mqa, f"{mha:,.0f}, {gqa:,.0f} and {mqa:,.0f} bytes a token"),
+            (4 * users["MHA"] < users["GQA"] < users["MQA"] / 8, ", ".join(f"{name} {n}" for name, n in users.items())),
+            (
+                most["MHA"] < most["GQA"] < ridge < most["MQA"],
+                f"at most {', '.join(f'{each:.0f}' for each in most.values())} FLOP a byte, the ridge is {ridge:.0f}",
+            ),
+            (abs(copied - whole) < 1e-5, f"{copied:.4f} nats a token with {queries}, {whole:.4f} with {own}"),
+            (mean > 2 * whole, f"{mean:.2f} nats a token with one head, {whole:.2f} with the {own} that were trained"),
+        ),
+        (
+            Table(columns("heads", "a token keeps", "users on 24 GB", "FLOP/byte, at most"), tuple(rows)),
+            Chart(
+                f"Llama-3-8B on an A100, users of {CONTEXT:,} tokens", "users", "tokens a second, at most",
+                tuple(Series(name, curve) for name, curve in curves.items()), log_x=True, log_y=True,
+            ),
+        ),
+        {"kept": kept, "users": users, "intensity": most, "nats": nats},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "grouped-heads",
+    "Why do heads share keys and values?",
+    (
+        "Llama-3-8B keeps a quarter of what it would with a KV head for each query head. One for all keeps a 32nd.",
+        "The users on a card of 24 GB grow by more than that: the matrices that make keys shrink, too.",
+        "With 32 or 8 KV heads no batch makes decode compute-bound at 2,000 tokens. With one head, a batch does.",
+        "Sharing itself changes no result: copying the shared head for each query head computes the same.",
+        "But a model has to be trained for it: the mean of all KV heads in place of each ruins a finished model.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,104 @@
+"""Guidance is two passes: the built-in model of digits draws with and without it, and its calls are counted."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.panels import Band, Panel, Panels
+
+PROMPT, STEPS, SEED, ROUNDS = "a handwritten seven", 20, 7, 3
+SCALES = (0.0, 3.0)
+"""Of guidance as this pipeline states it: 0 is none."""
+SHOWN = (1, 5, 9, 13, 16, 20)
+"""Steps whose guess is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """passes: of the denoiser, those in one call counted each. seconds: of all steps, the median. guesses: what the
+    finished picture would be, by step, [H, W] from 0 to 1."""
+
+    passes: int
+    seconds: float
+    guesses: dict[int, Tensor]
+
+
+def draw(pipeline: Pipeline, scale: float, steps: int) -> Drawing:
+    """Draw the same picture several times, and count."""
+    passes, seconds, guesses = 0, [], {}
+
+    def count(_: Any, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+        nonlocal passes
+        passes += len(inputs[0])  # a noise level for each pass in the call
+
+    plan = pipeline.plan(DiffusionRequest(PROMPT, steps=steps, guidance=scale, seed=SEED))
+    texts = pipeline.encode(plan)
+    handle = pipeline.denoiser.get_submodule("t_embedder").register_forward_hook(count)
+    try:
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            taken = list(pipeline.denoise(plan, texts))
+            seconds.append(time.perf_counter() - start)
+    finally:
+        handle.remove()
+    for step in taken:
+        if step.number in SHOWN:
+            pixels_HW = pipeline.decode(step.guess)[0, 0]
+            guesses[step.number] = (pixels_HW / 2 + 0.5).clamp(0, 1)
+    return Drawing(passes // ROUNDS, statistics.median(seconds), guesses)
+
+
+def run() -> Outcome:
+    """With guidance, without, and with fewer steps."""
+    pipeline = load_pipeline("digits", threads=1)
+    plain, guided = (draw(pipeline, scale, STEPS) for scale in SCALES)
+    few = draw(pipeline, SCALES[1], 8)
+    apart = float((plain.guesses[STEPS] - guided.guesses[STEPS]).abs().mean())
+    rows = [
+        Row((name, f"{one.passes}", f"{one.seconds:.2f} s"))
+        for name, one in {"no guidance": plain, "guidance 3": guided, "guidance 3, 8 steps": few}.items()
+    ]
+    return Outcome(
+        (
+            (plain.passes == STEPS and guided.passes == 2 * STEPS, f"{plain.passes} and {guided.passes} passes"),
+            (few.passes == 16, f"{few.passes} passes, {1 - few.passes / guided.passes:.0%} fewer"),
+            (apart > 0.005, f"pixels differ by {apart:.3f} on average, of 1"),
+        ),
+        (
+            Table(columns(f"{STEPS} steps", "passes", "seconds"), tuple(rows)),
+            Panels(
+                f"{PROMPT.capitalize()}: what the finished picture would be, guessed after each step",
+                (_band("Without guidance", plain), _band("With guidance 3", guided)),
+            ),
+        ),
+        {"passes": {"plain": plain.passes, "guided": guided.passes, "few": few.passes}},
+    )
+
+
+def _band(title: str, one: Drawing) -> Band:
+    panels = (
+        Panel(f"step {number}", tuple(map(tuple, picture.tolist())), light=True)
+        for number, picture in one.guesses.items()
+    )
+    return Band(title, tuple(panels), "")
+
+
+EXPERIMENT = Experiment(
+    "guidance",
+    "What does guidance cost?",
+    (
+        f"{STEPS} steps are {STEPS} passes of the denoiser, and with guidance twice as many.",
+        "Eight steps with guidance are 16 passes.",
+        "It gives another picture from the same noise.",
+    ),
+    run,
+    __file__,
+)

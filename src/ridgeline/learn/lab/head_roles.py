@@ -1,0 +1,116 @@
+"""What heads have become: some look at their own token, some at the one before, some at the first; nobody told them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+
+OTHER = (
+    "One day, a big bear was walking in the forest. He saw a small bird with a broken wing. The bear was kind and "
+    "helped the bird. The bird said thank you, and they became good friends."
+)
+"""A second story: a role that a head has in one it should have in the other."""
+ROLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda w_TT: w_TT.diagonal()[1:],
+    "the token before": lambda w_TT: w_TT.diagonal(-1)[1:],
+    "the first token": lambda w_TT: w_TT[2:, 0],
+}
+"""Of the shares of a head [T, T], what each token gives to whom the role looks at."""
+REPEATED, DRAWS = 30, 8
+
+Head = tuple[int, int]
+
+
+def shares(tales: Inside, ids: list[int]) -> dict[str, dict[Head, float]]:
+    """Of each role and head (layer and number, from 1) the share on average."""
+    return {
+        role: {
+            (layer, head): float(of(w_TT).mean())
+            for layer, w_HTT in enumerate(tales.weights(ids), 1)
+            for head, w_TT in enumerate(w_HTT, 1)
+        }
+        for role, of in ROLES.items()
+    }
+
+
+def copying(tales: Inside) -> tuple[float, float, float]:
+    """Random tokens, then the same again: what the best head gives to the token that followed the last time, and nats a
+    token of the first time and the second; of several draws."""
+    after, nats = [], []
+    for seed in range(DRAWS):
+        draw = torch.Generator().manual_seed(seed)
+        once = torch.randint(300, len(tales.table), (REPEATED,), generator=draw).tolist()
+        ids = [*tales.ids(""), *once, *once]
+        weights_HTT = torch.cat(tales.weights(ids))
+        after.append(weights_HTT.diagonal(1 - REPEATED, 1, 2)[:, 2:].mean(1))
+        nats.append(functional.cross_entropy(tales.logits(ids)[:-1], torch.tensor(ids[1:]), reduction="none"))
+    nats_T = torch.stack(nats).mean(0)
+    best = float(torch.stack(after).mean(0).max())
+    return best, float(nats_T[:REPEATED].mean()), float(nats_T[REPEATED + 1 :].mean())
+
+
+def run() -> Outcome:
+    """Roles in two stories, copying, and layers without attention."""
+    tales = Inside()
+    ids = tales.ids(STORY)
+    one, other = shares(tales, ids), shares(tales, tales.ids(OTHER))
+    holder = {role: max(found, key=found.__getitem__) for role, found in one.items()}
+    again = {role: max(found, key=found.__getitem__) for role, found in other.items()}
+    strong = {role: one[role][head] for role, head in holder.items()}
+    even = {role: sorted(found.values())[len(found) // 2] for role, found in one.items()}
+    copied, first, second = copying(tales)
+    layers = len(tales.blocks)
+    off = {"none": tales.loss(ids)}
+    off |= {f"layer {n + 1}": tales.loss(ids, Context(len(ids), without=(n,))) for n in range(layers)}
+    off["layers 2 to 4"] = tales.loss(ids, Context(len(ids), without=(1, 2, 3)))
+    all_on, lowest, *middle, _, three = off.values()
+    rows = []
+    for role, (layer, head) in holder.items():
+        figures = (strong[role], other[role][layer, head], even[role])
+        rows.append(Row((role, f"layer {layer}, head {head}", *(f"{share:.0%}" for share in figures))))
+    return Outcome(
+        (
+            (
+                min(strong.values()) > 0.3 and all(strong[role] > 3 * even[role] for role in ROLES),
+                ", ".join(f"{role} {share:.0%}" for role, share in strong.items()),
+            ),
+            (holder == again, f"{sum(holder[role] == again[role] for role in ROLES)} of {len(ROLES)} are the same"),
+            (
+                copied < 0.25 and second > 0.7 * first,
+                f"at most {copied:.0%} goes there; {first:.1f} nats a token the first time, {second:.1f} the second",
+            ),
+            (
+                max(middle) < 1.3 * all_on < 2 * all_on < min(three, lowest),
+                ", ".join(f"{name} {nats:.2f}" for name, nats in off.items()),
+            ),
+        ),
+        (
+            Table(columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)), tuple(rows)),
+            Bars(
+                "What tales makes of a story with attention switched off",
+                "nats a token, less is better",
+                tuple(Bar(name, nats) for name, nats in off.items()),
+            ),
+        ),
+        {"holders": holder, "shares": strong, "copied": copied, "off": off},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "heads",
+    "What have heads become?",
+    (
+        "One looks at its own token, one at the token before, one at the first: each over three times as much as most.",
+        "The same heads do so in another story: a role belongs to a head, not to a text.",
+        "No head finds well what followed a token the first time: `tales` hardly copies.",
+        "Any one layer but the first can nearly do without attention. The first cannot, nor can three together.",
+    ),
+    run,
+    __file__,
+)

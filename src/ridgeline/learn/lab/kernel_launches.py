@@ -1,0 +1,115 @@
+"""A decode step taken apart: the kernels it calls, and the Python that asks for them, which a recording (on a card a
+CUDA graph) leaves out."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from ridgeline.backends.model_loader import load_model
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.engine import SamplingParams
+from ridgeline.engine.engine_builder import bare_engine
+from ridgeline.engine.events import StepRecord
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.runner import Runner
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.humanize import say_seconds
+
+PROMPT, ANSWER, REPEATS, CARD = 32, 64, 60, "h100-sxm"
+
+
+def usual(run: Callable[[], object]) -> float:
+    """Seconds of a call, the median of many."""
+    taken = list[float]()
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def kernels(ledger: Ledger, model: str) -> tuple[int, float]:
+    """Of a decode step on a card: how many kernels it launches, and seconds at best of the whole step."""
+    price, work = ledger.price(model), Work.of([Segment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
+    launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
+    return round(launched), price.on(ledger.card(CARD), work).bound
+
+
+def decoding() -> tuple[Runner, StepRecord, float]:
+    """An engine's runner in the middle of an answer, its last decode step, and the usual seconds of a whole step."""
+    records = list[StepRecord]()
+    engine = bare_engine(load_model("tales"), PROMPT + ANSWER, records.append)
+    engine.add(
+        GenerationRequest(list(range(PROMPT)), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ANSWER))
+    )
+    while len(records) < ANSWER - 1:
+        engine.step()
+    runner = engine.executor
+    assert isinstance(runner, Runner)
+    return runner, records[-1], median(record.seconds for record in records[2:])
+
+
+def run() -> Outcome:
+    """The step of the built-in model here, and what larger ones launch on a card. Raises ValueError without our
+    kernels."""
+    runner, last, whole = decoding()
+    plan = last.plan.again()
+    recording = runner.graph(plan)
+    if recording is None:
+        raise ValueError("nothing is recorded without this package's own kernels; install g++ and ridgeline again")
+    asked = usual(lambda: runner.forward(plan))
+    again = usual(recording.again)
+    prepared = usual(lambda: runner.step_logits(plan)) - again
+    same = torch.equal(runner.step_logits(plan).clone(), runner.forward(plan))
+    ledger = Ledger()
+    cards = {name: kernels(ledger, name) for name in ("tales", "llama-3.2-1b", "llama-3-8b", "llama-3-70b")}
+    each = {name: bound / launched for name, (launched, bound) in cards.items()}
+    parts = {
+        "kernels, called again": again,
+        "the batch made ready": prepared,
+        "scheduler and sampler": max(0.0, whole - again - prepared),
+        "Python asking for each kernel": asked - again,
+    }
+    rows = [
+        Row((name, f"{count:,}", say_seconds(least), say_seconds(each[name]))) for name, (count, least) in cards.items()
+    ]
+    bars = [Bar(name, 1e6 * took, dim="Python" in name) for name, took in parts.items()]
+    launch = ledger.card(CARD).efficiency_of("linear").launch
+    return Outcome(
+        (
+            (same, f"{len(recording.calls)} calls, made again: the same logits to the last bit"),
+            (
+                asked > 2 * again,
+                f"{say_seconds(asked)} when Python asks, {say_seconds(again)} when they are called again",
+            ),
+            (
+                each["tales"] < launch < each["llama-3-8b"],
+                f"{say_seconds(each['tales'])} of tales, {say_seconds(each['llama-3-8b'])} of the 8B; a launch takes "
+                f"{say_seconds(launch)}",
+            ),
+        ),
+        (
+            Table(columns("on an H100", "kernels a step", "step at best", "a kernel at best"), tuple(rows)),
+            Bars("A decode step of tales here", "microseconds; grey: spared by the recording", tuple(bars)),
+        ),
+        {"calls": len(recording.calls), "seconds": parts, "cards": cards},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "launches",
+    "What does it take to ask for a kernel?",
+    (
+        "A decode step calls the same kernels each time. Called again without Python they give the same logits.",
+        "For a small model, Python takes longer to launch the kernels than they take to run.",
+        "On a card, a kernel of `tales` could end long before the next can be launched. One of an 8B could not.",
+    ),
+    run,
+    __file__,
+    timed=(2,),
+)

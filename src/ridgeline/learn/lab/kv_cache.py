@@ -1,0 +1,203 @@
+"""Generation with and without a KV cache.
+
+To choose the next token a model needs the keys and values of every token before it. Without a cache it computes them
+all again, each time: 1 + 2 + ... + N = N(N+1)/2 positions for N tokens. With one it keeps them and computes a single
+position a token: N.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from statistics import median
+
+import torch
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.learn.lab.simple_kv_cache import KVCache
+from ridgeline.price.price import Price
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+
+REPEATS, ENOUGH = 5, 30.0
+"""How often both ways are run, whose medians are told; fewer where they have taken so many seconds."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A generation: the tokens, and after each the positions that ran so far and the seconds that this one took."""
+
+    tokens: list[int]
+    positions: list[int] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    since: float = field(default_factory=time.perf_counter)
+
+    def take(self, token: int, ran: int) -> None:
+        """Another token, for which so many positions ran."""
+        self.tokens.append(token)
+        self.positions.append(ran + (self.positions[-1] if self.positions else 0))
+        now = time.perf_counter()
+        self.took.append(now - self.since)
+        self.since = now
+
+    @property
+    def seconds(self) -> list[float]:
+        """Until each token."""
+        return list(accumulate(self.took))
+
+
+@torch.inference_mode()
+def without_cache(model: Model, first: int, count: int) -> Run:
+    """`count` tokens after `first`, each the likeliest; every position runs again for each of them."""
+    run = Run([first])
+    for length in range(1, count + 1):
+        nothing_kept = Uncached([Segment(length, length)])
+        last = torch.tensor([length - 1])
+        logits_1V = model(torch.tensor(run.tokens), torch.arange(length), nothing_kept, last)
+        run.take(int(logits_1V.argmax()), ran=length)
+    return run
+
+
+@torch.inference_mode()
+def with_cache(model: Model, first: int, count: int) -> Run:
+    """The same, with the keys and values kept: one position a token."""
+    run, kept = Run([first]), KVCache(model.kv_specs, count)
+    for position in range(count):
+        logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
+        kept.length += 1
+        run.take(int(logits_1V.argmax()), ran=1)
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both ways, in seconds that are medians of `repeats` runs. flops: without a cache and with it, by the price that
+    the engine puts on it; headless: the same without the head. kept_bytes: of one token."""
+
+    without: Run
+    kept: Run
+    flops: tuple[float, float]
+    headless: tuple[float, float]
+    kept_bytes: float
+    repeats: int = 1
+
+    @property
+    def same(self) -> int:
+        """How many tokens, from the first on, are the same both ways."""
+        pairs = zip(self.without.tokens[1:], self.kept.tokens[1:], strict=True)
+        return next((n for n, (a, b) in enumerate(pairs) if a != b), len(self.kept.positions))
+
+
+def compare(model: Model, first: int, count: int) -> Comparison:
+    """The experiment: generate both ways in turn, count and time. What a first call costs is no part of it."""
+    with_cache(model, first, min(count, 2))
+    without_cache(model, first, min(count, 2))
+    begin, runs = time.perf_counter(), list[tuple[Run, Run]]()
+    while len(runs) < REPEATS and (not runs or time.perf_counter() - begin < ENOUGH):
+        runs.append((without_cache(model, first, count), with_cache(model, first, count)))
+    without, kept = (_usual(of) for of in zip(*runs, strict=True))
+    price, lengths = Price(model), range(1, count + 1)
+    whole, new = (_flops(price, [Segment(n if anew else 1, n) for n in lengths]) for anew in (True, False))
+    kept_bytes = sum(spec.bytes_per_token for spec in model.kv_specs)
+    return Comparison(without, kept, (whole[0], new[0]), (whole[1], new[1]), kept_bytes, len(runs))
+
+
+def _usual(runs: Sequence[Run]) -> Run:
+    """One of several alike, each of its tokens with the median of their seconds."""
+    return replace(runs[0], took=list(map(median, zip(*(run.took for run in runs), strict=True))))
+
+
+def _flops(price: Price, segments: Sequence[Segment]) -> tuple[float, float]:
+    """Of a step for each, and the same without the head, which runs once a token whatever is kept."""
+    works = [Work.of([segment], price.reaches) for segment in segments]
+    heads = [priced for priced in price.ops if priced.op.kind == "head"]
+    total = sum(price.step(work).total_flops for work in works)
+    return total, total - sum(one.cost(work).total_flops * one.count for one in heads for work in works)
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
+
+
+def document(both: Comparison, moved: float) -> Document:
+    """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave of `tales`."""
+    without, kept = both.without, both.kept
+    count = len(kept.positions)
+    shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
+    step = kept.seconds[-1] / count  # so that both ways of counting begin at one
+    curves = (
+        Series("seconds without", tuple((n, took / step) for n, took in enumerate(without.seconds, 1))),
+        Series("seconds with a cache", tuple((n, took / step) for n, took in enumerate(kept.seconds, 1))),
+        Series("N(N+1)/2 positions", tuple(enumerate(map(float, without.positions), 1)), "dashed"),
+        Series("N positions", tuple(enumerate(map(float, kept.positions), 1)), "dashed"),
+    )
+    title = "Work until the N-th token, seconds in steps of the cache"
+    return Document(
+        "Generation with and without a KV cache",
+        (
+            Bullets(_words(both, count, moved)),
+            Table(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
+            Chart(title, "tokens", "positions, or steps", curves, log_x=True, log_y=True),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        "How much work does it save to keep keys and values?",
+    )
+
+
+def as_json(both: Comparison, moved: float) -> dict[str, object]:
+    """The figures of both ways, and what `changed` gave of `tales`."""
+    return {
+        "tokens": len(both.kept.positions),
+        "same_tokens": both.same,
+        "bytes_per_token": both.kept_bytes,
+        "runs": both.repeats,
+        "keys_and_values_moved": moved,
+        "without": _data(both.without, both.flops[0], both.headless[0]),
+        "with": _data(both.kept, both.flops[1], both.headless[1]),
+    }
+
+
+def _row(n: int, without: Run, kept: Run) -> Row:
+    cells = [f"{n:,}"]
+    for a, b, digits in (
+        (without.positions[n - 1], kept.positions[n - 1], ",d"),
+        (without.seconds[n - 1], kept.seconds[n - 1], ".3f"),
+    ):
+        cells += [format(a, digits), format(b, digits), f"{a / b:.4g}"]
+    return Row(tuple(cells))
+
+
+def _words(both: Comparison, count: int, moved: float) -> tuple[str, ...]:
+    without, kept = both.without, both.kept
+    fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
+    (anew, new), (bare_anew, bare_new) = both.flops, both.headless
+    same = f"All {count:,} tokens are the same both ways."
+    if both.same < count:
+        same = (
+            f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
+            "among many is rounded otherwise than a lone one; after that the texts go on from different words."
+        )
+    still = f"but for rounding, {moved:.0e} of the largest" if moved else "to the last bit"
+    timed = "one run" if both.repeats == 1 else f"medians of {both.repeats} runs"
+    return (
+        f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
+        f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",
+        f"In arithmetic it is {anew / new:.4g} times: {anew / 1e9:.3g} GFLOP against {new / 1e9:.3g}. The head runs "
+        "once a token both ways, for the last position alone: with it left out the factor is "
+        f"{bare_anew / bare_new:.4g}. The rest is attention: a position by itself, too, looks at all before it.",
+        f"In seconds it is {faster:.1f} times ({timed}): a step of many positions reads the weights once and asks for "
+        "its kernels once, and so does a step of one.",
+        f"What it costs is memory: {both.kept_bytes:,.0f} bytes for each token that is kept, "
+        f"{both.kept_bytes * count / 1e6:.3g} MB here. `lab memory` says how many users that leaves room for.",
+        same,
+        f"In fp32, half a text alone has the keys and values that it has with the other half behind it ({still}, in "
+        "`tales`). What never changes can be kept.",
+    )
+
+
+def _data(run: Run, flops: float, headless: float) -> dict[str, object]:
+    counted = {"flops": flops, "flops_without_head": headless}
+    return {"token_ids": run.tokens[1:], "positions": run.positions, "seconds": run.seconds, **counted}

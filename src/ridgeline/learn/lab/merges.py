@@ -1,0 +1,118 @@
+"""How a tokenizer is made: the commonest pair of neighbours becomes a piece of its own, again and again (byte-pair
+encoding; Sennrich et al., arXiv:1508.07909)."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import STORY
+from ridgeline.learn.lab.statements_words import PROSE, VERSE
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+Pair = tuple[str, str]
+Word = tuple[str, ...]
+WORDS = re.compile(r" ?[A-Za-z]+| ?[^A-Za-z\s]+|\s+")
+"""Nothing is merged across these, so that no piece has a blank in its middle; a word has the blank before it."""
+LEARNED, FIRST = 160, 10
+OWN = ("there", "princess", "queen", "Elizabeth")
+"""Words for the rules of `tales`, a blank before each."""
+
+
+def joined(word: Word, pair: Pair) -> Word:
+    """The word with each occurrence of a pair made one piece, from the left."""
+    pieces, at = list[str](), 0
+    while at < len(word):
+        both = word[at : at + 2] == pair
+        pieces.append(word[at] + word[at + 1] if both else word[at])
+        at += 1 + both
+    return tuple(pieces)
+
+
+def learn(text: str) -> Iterator[tuple[Pair, int, int]]:
+    """Rule after rule: the commonest pair, how often it was there, and the pieces that the text has after it."""
+    words = Counter(tuple(word) for word in WORDS.findall(text))
+    while True:
+        pairs = Counter[Pair]()
+        for word, times in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += times
+        if not pairs:
+            return
+        (best, count) = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        words = Counter({joined(word, best): times for word, times in words.items()})
+        yield best, count, sum(len(word) * times for word, times in words.items())
+
+
+def applied(word: str, rules: Mapping[Pair, int]) -> Word:
+    """A word by learned rules: the one that was learned first wins, until none applies."""
+    pieces = tuple(word)
+    while found := [pair for pair in pairwise(pieces) if pair in rules]:
+        pieces = joined(pieces, min(found, key=rules.__getitem__))
+    return pieces
+
+
+def rules_of(model: str) -> dict[Pair, int]:
+    """The rules of a built-in model's tokenizer, by their ranks; in them a blank is written Ġ."""
+    folder = open_source(model).folder
+    assert folder is not None
+    merges = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["merges"]
+    return {tuple(pair): rank for rank, pair in enumerate(merges)}
+
+
+def run() -> Outcome:
+    """Rules learned of three texts, and those of `tales` applied by hand."""
+    text = " ".join((STORY, PROSE, VERSE))
+    learned = [step for step, _ in zip(learn(text), range(LEARNED), strict=False)]
+    sizes = [len(text), *(size for _, _, size in learned)]
+    counts = [count for _, count, _ in learned]
+    half = next(n for n, size in enumerate(sizes) if sizes[0] - size >= (sizes[0] - sizes[-1]) / 2)
+    tokenizer, rules = tokenizer_of("tales"), rules_of("tales")
+    same = wrong = 0
+    for word in WORDS.findall(text):
+        theirs = [tokenizer.piece(token) for token in tokenizer.encode(word, add_special=False, parse_special=False)]
+        by_hand = [piece.replace("Ġ", " ") for piece in applied(word.replace(" ", "Ġ"), rules)]
+        same, wrong = same + (by_hand == theirs), wrong + (by_hand != theirs)
+    own = {word: applied(f"Ġ{word}", rules) for word in OWN}
+    rows = [
+        Row((f"{n}", f"{a.replace(' ', '_')} + {b.replace(' ', '_')}", f"{count}", f"{size:,}"))
+        for n, ((a, b), count, size) in enumerate(learned[:FIRST], 1)
+    ]
+    return Outcome(
+        (
+            (counts == sorted(counts, reverse=True), f"there {counts[0]}, {counts[1]}, ... {counts[-1]} times"),
+            (half < LEARNED / 4, f"{len(text):,} characters, {sizes[-1]:,} pieces; half of the way by rule {half}"),
+            (wrong == 0, f"{same} of {same + wrong} words come out as the tokenizer has them"),
+            (
+                len(own["there"]) == len(own["princess"]) == 1 and len(own["queen"]) == 2 and len(own["Elizabeth"]) > 2,
+                "; ".join(" ".join(pieces).replace("Ġ", "_") for pieces in own.values()),
+            ),
+        ),
+        (
+            Table(columns("rule", "pair (_ is a blank)", "times", "pieces left", words=(1,)), tuple(rows)),
+            Chart(
+                "What rules make of three texts", "rules learned", "pieces of the text",
+                (Series("pieces", tuple(enumerate(map(float, sizes)))),),
+            ),
+        ),
+        {"rules": [(pair, count) for pair, count, _ in learned], "pieces": sizes, "words": same, "own": own},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "merges",
+    "Where do tokens come from?",
+    (
+        "Each rule joins the commonest pair, and no later pair was more frequent.",
+        "The first quarter of the rules shortens the text more than all the others.",
+        "The rules of `tales`, applied by hand in the order in which they were learned, give its tokenizer's tokens.",
+        "A frequent word is one token. A rare one stays in pieces, as queen does where stories have princesses.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,78 @@
+"""A model's parameters from its config alone: added up by hand, held against the bill of the model that is built."""
+
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models.common.parameter_breakdown import PARTS
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+
+MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
+
+
+def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
+    """Of a model of Llama's kind, part by part, from eight numbers of its config. kv_heads: others than it has."""
+    config = read_config(name).values
+    hidden, width, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    head = config.get("head_dim", hidden // config["num_attention_heads"])
+    queries, keys = config["num_attention_heads"] * head, (kv_heads or config["num_key_value_heads"]) * head
+    table = config["vocab_size"] * hidden
+    return {
+        "embedding": table,
+        "attention": layers * (2 * hidden * queries + 2 * hidden * keys),
+        "feed-forward": layers * 3 * hidden * width,
+        "norms": (2 * layers + 1) * hidden,
+        "head": 0 if config.get("tie_word_embeddings") else table,
+    }
+
+
+def run() -> Outcome:
+    """Four sizes of one family, and the largest as a text walks through it."""
+    ledger = Ledger()
+    sums, bills = {name: by_hand(name) for name in MODELS}, {name: ledger.bill(name) for name in MODELS}
+    equal = all(sums[name] == bills[name].parameters for name in MODELS)
+    shares = {name: parts["feed-forward"] / sum(parts.values()) for name, parts in sums.items()}
+    tables = {name: (parts["embedding"] + parts["head"]) / sum(parts.values()) for name, parts in sums.items()}
+    walked = sum(by_hand("llama-3.1-405b", kv_heads=128).values())
+    rows = [
+        Row((name, *(f"{100 * parts[part] / sum(parts.values()):.1f}" for part in PARTS), f"{sum(parts.values()):,}"))
+        for name, parts in sums.items()
+    ]
+    small, large = MODELS[0], MODELS[-1]
+    return Outcome(
+        (
+            (equal, f"equal to the last parameter, part by part: {bills[large].total:,} of the largest"),
+            (
+                shares[small] < shares[large] and tables[small] > 10 * tables[large],
+                f"feed-forward {shares[small]:.0%} -> {shares[large]:.0%}, tables {tables[small]:.0%} -> "
+                f"{tables[large]:.1%}",
+            ),
+            (abs(walked / 469e9 - 1) < 0.01, f"{walked / 1e9:.0f} billion"),
+        ),
+        (
+            Table(columns("percent", *PARTS, "parameters"), tuple(rows)),
+            Bars(
+                "Where the parameters of four Llamas are",
+                "percent of all",
+                tuple(
+                    Bar(f"{name}: {part}", 100 * parts[part] / sum(parts.values()), dim=part != "feed-forward")
+                    for name, parts in sums.items()
+                    for part in ("embedding", "attention", "feed-forward", "head")
+                ),
+            ),
+        ),
+        {"by_hand": sums, "as_mha": walked},
+    )
+
+
+EXPERIMENT = Experiment(
+    "parameters",
+    "What does a config.json say of a model's size?",
+    (
+        "Eight numbers are enough: a sum by hand and the model that is built agree to the last parameter.",
+        "In larger models the feed-forward share is larger, and that of the tables is smaller.",
+        "With a KV head for each of its 128 heads, as a text has it, the 405B would have 469 billion parameters.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,227 @@
+"""Prefill against decode.
+
+Prefill runs many positions of a prompt in one step, decode one position of each user. Both read all weights once a
+step. So a position of a prefill shares that reading with all the others of its prompt, and a lone decoding user pays it
+whole: decode waits for memory, prefill for arithmetic. Where one turns into the other is the ridge.
+"""
+
+import math
+import time
+from dataclasses import asdict, dataclass
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.work import Segment, Work
+from ridgeline.engine.engine_builder import drive
+from ridgeline.learn.lab.textbook_step import Texts, round_figure
+from ridgeline.learn.lab.users_per_gpu import on_the_box
+from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
+from ridgeline.price.device import Device
+from ridgeline.price.device_roofline import roofline
+from ridgeline.price.op_time import compute_seconds
+from ridgeline.price.price import Price
+from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import percent, say, say_seconds
+from ridgeline.util.document.roofline_chart import Point, Roofline
+
+BATCHES = (1, 4, 16, 64, 256, 1024)
+ANSWER = 8  # tokens after the prompt of a measured request
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """A step. flops, nbytes: what it must do, and read and write of weights and KV. floor: seconds that nothing can
+    beat; expected: on this card. idle: the share of the floor in which the arithmetic units wait. measured: seconds,
+    where the machine at hand ran it."""
+
+    name: str
+    positions: int
+    flops: float
+    nbytes: float
+    floor: float
+    expected: float
+    idle: float
+    measured: float | None = None
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte."""
+        return self.flops / self.nbytes
+
+    @property
+    def speed_limit(self) -> float:
+        """Tokens a second at the floor."""
+        return self.positions / self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
+    no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
+    compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked."""
+
+    device: Device
+    context: int
+    number_format: str
+    ridge: float
+    prefill: StepTiming
+    decodes: tuple[StepTiming, ...]
+    batch: float | None
+    intensity: float
+    prompt: int | None
+    texts: Texts
+    room: int | None = None
+
+
+def compare(
+    model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None, room: int | None = None
+) -> Comparison:
+    """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
+    of that prefill and of the decode step of one user. room: users whose keys and values the device has room for."""
+    price = Price(model)
+    took = measured or (None, None)
+    prefill = _phase("prefill", price, device, [Segment(prompt, prompt)], took[0])
+    decodes = [
+        _phase(f"decode x {batch:,}", price, device, [Segment(1, prompt)] * batch, took[1] if batch == 1 else None)
+        for batch in BATCHES
+    ]
+    cost = price.step(_work(price, [Segment(1, prompt)]))
+    number_format = max(cost.flops, key=lambda name: cost.flops[name])
+    # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
+    limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
+    bandwidth = device.bandwidth_of(cost.memory_bytes)
+    texts = Texts(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
+    return Comparison(
+        device, prompt, number_format, device.peak(number_format) / bandwidth, prefill, tuple(decodes),
+        critical_batch(price, device, prompt), limit, compute_bound_prompt(price, device), texts, room,
+    )  # fmt: skip
+
+
+def _work(price: Price, segments: list[Segment]) -> Work:
+    return Work.of(segments, price.reaches)
+
+
+def _phase(name: str, price: Price, device: Device, segments: list[Segment], measured: float | None) -> StepTiming:
+    work = _work(price, segments)
+    step = price.on(device, work)
+    idle = 1 - compute_seconds(step.cost, device) / step.floor
+    return StepTiming(
+        name, work.tokens, step.cost.total_flops, step.cost.memory_bytes, step.floor, step.expected, idle, measured
+    )
+
+
+def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
+    """Median seconds of a prefill of so many positions, and of a decode step after it, on the machine at hand."""
+    prefills, decodes = [], []
+    for _ in range(repeats + 1):
+        (_, first), *others = drive(model, [prompt], ANSWER, time.perf_counter)
+        prefills.append(first)
+        decodes += [seconds for _, seconds in others]
+    return sorted(prefills[1:])[repeats // 2], sorted(decodes)[len(decodes) // 2]
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured", "fits")
+
+
+def document(both: Comparison, model: str) -> Document:
+    """The two phases side by side, batches of decode, and where they lie under the roofs."""
+    return Document(
+        f"Prefill against decode: {model} on {both.device.title}",
+        (
+            Bullets(_words(both)),
+            both.texts.beside(
+                both.decodes[0].floor, 1 - both.decodes[0].idle, both.decodes[0].nbytes, both.ridge, both.batch
+            ),
+            Table(columns(*_HEAD), tuple(_row(step, both.room) for step in (both.prefill, *both.decodes))),
+            _figure(both, model),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"Why does a prompt of {both.context:,} tokens run so fast, and the answer so slowly?",
+    )
+
+
+def as_json(both: Comparison, model: str) -> dict[str, object]:
+    """The figures of every step, and where decode and prefill turn."""
+    return {
+        "model": model,
+        "device": both.device.name,
+        "calibrated": both.device.calibrated,
+        "context": both.context,
+        "ridge": both.ridge,
+        "critical_batch": both.batch,
+        "intensity_of_endless_batch": both.intensity,
+        "compute_bound_prompt": both.prompt,
+        "room": both.room,
+        "texts": asdict(both.texts),
+        "steps": [_data(step) for step in (both.prefill, *both.decodes)],
+    }
+
+
+def _row(step: StepTiming, room: int | None) -> Row:
+    users = 1 if step.positions == 0 or step.name == "prefill" else step.positions
+    cells = (
+        step.name,
+        f"{step.intensity:.1f}",
+        say_seconds(step.floor),
+        percent(max(0.0, step.idle)),
+        f"{step.speed_limit:,.0f}",
+        say_seconds(step.expected),
+        "" if step.measured is None else say_seconds(step.measured),
+        "" if room is None else "yes" if users <= room else f"{room:,} do",
+    )
+    return Row(cells)
+
+
+def _figure(both: Comparison, model: str) -> Roofline:
+    """The roofline with a point a step: at its measured speed where there is one, else at the expected."""
+    points = []
+    for step in (both.prefill, *both.decodes):
+        rate, roof = step.flops / (step.measured or step.expected), step.flops / step.floor
+        points.append(Point(step.name, "steps", step.intensity, rate, roof, step.measured is not None))
+    return roofline(model, both.device, [both.number_format], points)
+
+
+def _words(both: Comparison) -> tuple[str, ...]:
+    prefill, decode = both.prefill, both.decodes[0]
+    device, ridge = both.device, both.ridge
+    peak = device.peak(both.number_format)
+    bandwidth = peak / ridge  # of the memory that the lone decode step reads
+    turns = f"from {both.prompt:,} tokens on" if both.prompt else "at no length"
+    words = [
+        f"The ridge: {say(peak, 'FLOP/s')} in {both.number_format} over {say(bandwidth, 'B/s')} is "
+        f"{ridge:.1f} FLOP a byte. A step with less waits for memory, one with more for arithmetic.",
+        f"The prefill of {prefill.positions:,} positions has {prefill.intensity:.1f} FLOP a byte, the decode step of "
+        f"one user {decode.intensity:.2f}: both read the weights once, but the prefill has {prefill.positions:,} uses "
+        f"for them. In that step the arithmetic units are idle {percent(max(0.0, decode.idle))} of the time.",
+        f"The speed limit of one user is the bytes a token over the bandwidth: {say(decode.nbytes, 'B')}, "
+        f"{say_seconds(decode.floor)}, {decode.speed_limit:,.0f} tok/s. No kernel beats it; fewer bytes do.",
+        f"A prefill is compute-bound {turns}.",
+        _batch_words(both),
+    ]
+    if decode.measured is not None and prefill.measured is not None:
+        words.append(
+            f"This machine took {say_seconds(prefill.measured)} for the prefill, "
+            f"{prefill.measured / prefill.floor:.1f} times its floor, and {say_seconds(decode.measured)} for the "
+            f"decode step, {decode.measured / decode.floor:.1f} times. In a small model it is the calls that cost."
+        )
+    return tuple(words)
+
+
+def _batch_words(both: Comparison) -> str:
+    if both.batch is None:
+        return (
+            f"No batch makes decode compute-bound at {both.context:,} tokens of context: users share the weights, but "
+            f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
+            f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
+        )
+    return (
+        f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
+        f"texts leave keys and values out and say {both.texts.ridge:,.0f}: every user has 2 FLOPs for each weight "
+        "that is read, of two bytes."
+    )
+
+
+def _data(step: StepTiming) -> dict[str, object]:
+    return asdict(step) | {"intensity": step.intensity, "speed_limit": step.speed_limit}

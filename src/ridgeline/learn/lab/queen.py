@@ -1,0 +1,94 @@
+"""The sum that every text has, king - man + woman, on the table of a checkpoint whose vocabulary has a queen."""
+
+import torch
+
+from ridgeline.backends.model_loader import load_model
+from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
+from ridgeline.core.ops.embedding import Embedding
+from ridgeline.learn.lab.directions import ASKED, Words
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Row, Table, columns
+
+KING, QUEEN = "king", "queen"
+PAIRS = (("man", "woman"), ("he", "she"), ("his", "her"), ("boy", "girl"))
+"""Words that differ as king and queen do. The first pair whose words are one token each is taken."""
+
+
+def words_of(model: str) -> Words:
+    """The embedding of a model and its tokenizer. Raises ValueError where it has none, or its rows are codes."""
+    tables = [op for _, op in load_model(model).ops_of(Embedding)]
+    if not tables or tables[0].weight is None:
+        raise ValueError(
+            f"{model} has no table of embeddings, or one of codes; take a checkpoint that is not quantised"
+        )
+    return Words(tables[0].weight.detach(), tokenizer_of(model))
+
+
+def pair(words: Words) -> tuple[str, str]:
+    """The pair that the sum is made with. Raises ValueError where king, queen or every pair has no row of its own."""
+    for word in (KING, QUEEN):
+        words.token(word)
+    for one in PAIRS:
+        if all(len(words.pieces(word)) == 1 for word in one):
+            return one
+    names = ", ".join(" and ".join(one) for one in PAIRS)
+    raise ValueError(f"none of the pairs {names} is one token for each word; take a model with a larger vocabulary")
+
+
+def lead(words: Words, vector: torch.Tensor, without: set[int]) -> float:
+    """By how much the cosine to queen exceeds that to the nearest other word, or falls short of it."""
+    queen = words.token(QUEEN)
+    ((_, other),) = words.nearest(vector, without | {queen}, 1)
+    return float(torch.cosine_similarity(vector, words.rows[queen], dim=0)) - other
+
+
+def run(words: Words) -> Outcome:
+    """The sum, and those of the built-in model whose words are tokens here. Raises ValueError as `pair` does."""
+    minus, plus = pair(words)
+    left_out = {words.token(word) for word in (KING, minus, plus)}
+    before = lead(words, words.rows[words.token(KING)], left_out)
+    after = lead(words, words.made(KING, minus, plus), left_out)
+    asked = [(KING, minus, plus), *((a, b, c) for a, b, c, _ in ASKED)]
+    own = [three for three in asked if all(len(words.pieces(word)) == 1 for word in three)]
+    found = {f"{a} - {b} + {c}": words.sum(a, b, c) for a, b, c in own}
+    alone = words.nearest(words.rows[words.token(KING)], left_out)
+    rows = [
+        Row((name, *(f"{word} {cosine:.2f}" for word, cosine in best)))
+        for name, best in (("king", alone), *found.items())
+    ]
+    bars = [
+        Bar(f"{name} = {word}", cosine, dim=bool(n))
+        for name, best in found.items()
+        for n, (word, cosine) in enumerate(best[:2])
+    ]
+    nearest = found[f"{KING} - {minus} + {plus}"][0][0]
+    return Outcome(
+        (
+            (nearest == QUEEN, f"{KING} - {minus} + {plus} is nearest to {nearest}, king alone to {alone[0][0]}"),
+            (after > before, f"queen leads the next word by {after:.2f} with the sum, by {before:.2f} with king alone"),
+        ),
+        (
+            Table(columns("sum", "nearest", "next", "next", words=(0, 1, 2, 3)), tuple(rows)),
+            Bars("How near the nearest token is, and the next", "cosine", tuple(bars)),
+        ),
+        {"pair": (minus, plus), "lead": {"king": before, "sum": after}, "sums": found},
+    )
+
+
+def experiment(model: str) -> Experiment:
+    """On a model's table, which is read at once."""
+    words = words_of(model)
+    minus, plus = pair(words)
+    several = [word for word in PAIRS[0] if len(words.pieces(word)) > 1]
+    instead = f" ({several[0]} is several tokens here)" if several else ""
+    return Experiment(
+        "directions",
+        f"Is meaning a direction in {model}?",
+        (
+            f"The word nearest to king - {minus} + {plus} is queen{instead}.",
+            "The sum tells queen from the next word better than king alone does.",
+        ),
+        lambda: run(words),
+        __file__,
+    )

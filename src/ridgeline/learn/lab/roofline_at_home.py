@@ -1,0 +1,101 @@
+"""The roofline at home: products of five shapes, timed, under the roofs of this machine as `ridgeline calibrate` has
+measured them (where it was not asked to, as a probe of two seconds did)."""
+
+import time
+from functools import partial
+from statistics import median
+
+import torch
+
+from ridgeline.insight.calibrate.calibration_file import Uncalibrated
+from ridgeline.insight.calibrate.estimate import PROBE_SECONDS, probed
+from ridgeline.insight.calibrate.local_device import this_device
+from ridgeline.insight.calibrate.timer import Timer
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.price.device import Device
+from ridgeline.price.device_roofline import roofline
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.humanize import say
+from ridgeline.util.document.roofline_chart import Point
+
+EDGE, ROWS, FORMAT, NBYTES = 4096, (1, 2, 8, 32, 128), "fp32", 4
+"""The matrix is square, and larger than most caches; the rows that meet it are a user, a few, a batch, and a prompt."""
+REPEATS, DOUBT, THREADS = 7, 1.1, 1
+"""Timings of each shape, and how far above a roof one may lie: the clock and the roof are both measured."""
+
+
+def work(rows: int) -> tuple[int, int]:
+    """FLOPs and bytes of rows times the matrix."""
+    return 2 * rows * EDGE**2, NBYTES * (EDGE**2 + 2 * rows * EDGE)
+
+
+def seconds(rows: int, matrix: torch.Tensor) -> float:
+    """Of the product, as usual: the median."""
+    given, taken = torch.randn(rows, EDGE), list[float]()
+    multiply = partial(torch.matmul, given, matrix)
+    multiply()
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        multiply()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def point(rows: int, device: Device, took: float) -> Point:
+    """Where a product lies: its intensity, its FLOP/s, and those of the roof over it."""
+    flops, nbytes = work(rows)
+    roof = min(device.peak(FORMAT), flops / nbytes * device.bandwidth_of(nbytes))
+    return Point(f"{rows} row{'s' if rows > 1 else ''}", "products", flops / nbytes, flops / took, roof, measured=True)
+
+
+@torch.inference_mode()
+def run() -> Outcome:
+    """Every shape, on one core."""
+    torch.set_num_threads(THREADS)
+    try:
+        device = this_device(THREADS)
+    except Uncalibrated:
+        device = probed(Timer(torch.device("cpu"), THREADS), PROBE_SECONDS)  # now, under the load that there is
+    matrix = torch.randn(EDGE, EDGE)
+    points = [point(rows, device, seconds(rows, matrix)) for rows in ROWS]
+    first, *_, last = points
+    _, nbytes = work(1)
+    ridge = device.peak(FORMAT) / device.bandwidth_of(nbytes)
+    rates = [each.flops_per_second for each in points]
+    highest = max(points, key=lambda each: each.of_roof)
+    rows = [
+        Row(
+            (p.kind, f"{p.intensity:.1f}", say(p.flops_per_second, "FLOP/s"), say(p.roof, "FLOP/s"), f"{p.of_roof:.0%}")
+        )
+        for p in points
+    ]
+    return Outcome(
+        (
+            (
+                first.intensity < ridge < last.intensity,
+                f"{first.intensity:.2f} and {last.intensity:.0f} FLOP a byte; the ridge is at {ridge:.1f}, since the "
+                f"matrix lies in {device.place_of(nbytes)} ({say(device.bandwidth_of(nbytes), 'B/s')})",
+            ),
+            (max(rates) > 4 * rates[0], f"{say(rates[0], 'FLOP/s')} with a row, {say(max(rates), 'FLOP/s')} at most"),
+            (highest.of_roof < DOUBT, f"{highest.kind} come highest, at {highest.of_roof:.0%} of their roof"),
+        ),
+        (
+            Table(columns("", "FLOP/byte", "rate", "roof", "of it"), tuple(rows)),
+            roofline(f"Products with {EDGE} x {EDGE} numbers", device, [FORMAT], points),
+        ),
+        {"calibrated": device.calibrated, "ridge": ridge, "rates": rates, "of_roof": [p.of_roof for p in points]},
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "roofline-at-home",
+    "Where does this machine turn?",
+    (
+        "A product of one row waits for memory, one of 128 for arithmetic: the ridge is between them.",
+        "128 rows run at over four times the FLOP/s of one: they read the matrix once for all.",
+        "No point is above its roof by more than a tenth.",
+    ),
+    run,
+    __file__,
+    timed=(1, 2, 3),
+)

@@ -1,0 +1,211 @@
+"""Greedy, temperature, top-k and top-p, from scratch.
+
+A model gives a number for every token of its vocabulary: the logits. What follows turns them into one token, in forty
+lines of plain Python, and is held against the engine's sampler: the same uniform number, the same token, each time.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+
+from ridgeline.core.text import Tokenizer
+from ridgeline.engine import LLM, SamplingParams
+from ridgeline.engine.events import StepRecord
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "temperature 0.5": SamplingParams(temperature=0.5),
+    "temperature 1.5": SamplingParams(temperature=1.5),
+    "top-k 5": SamplingParams(temperature=1.0, top_k=5),
+    "top-p 0.9": SamplingParams(temperature=1.0, top_p=0.9),
+    "all three": SamplingParams(temperature=0.7, top_k=40, top_p=0.9),
+}
+
+
+def likeliest_first(logits: Sequence[float]) -> list[int]:
+    """All tokens, the one with the largest logit first; of equals the one with the lower id."""
+    return sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+
+
+def probabilities(logits: Sequence[float], tokens: Sequence[int], temperature: float) -> list[float]:
+    """Softmax over some tokens. A temperature under 1 makes the likely ones likelier, one above 1 evens them out."""
+    largest = max(logits[token] for token in tokens)
+    weights = [math.exp((logits[token] - largest) / temperature) for token in tokens]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def top_p_of(logits: Sequence[float], ranked: list[int], temperature: float, p: float) -> list[int]:
+    """The fewest of the likeliest tokens that together have the probability p."""
+    mass = 0.0
+    for count, probability in enumerate(probabilities(logits, ranked, temperature), 1):
+        mass += probability
+        if mass >= p:
+            return ranked[:count]
+    return ranked
+
+
+def candidates(logits: Sequence[float], params: SamplingParams) -> list[int]:
+    """The tokens that may be drawn, in the order of their ids."""
+    ranked = likeliest_first(logits)
+    if params.top_k:
+        ranked = ranked[: params.top_k]
+    if params.top_p < 1:
+        ranked = top_p_of(logits, ranked, params.temperature, params.top_p)
+    return sorted(ranked)
+
+
+def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
+    """A token: the candidates lie side by side, each as wide as it is likely, and u in [0, 1) falls on one of them."""
+    if params.temperature == 0:
+        return likeliest_first(logits)[0]
+    tokens = candidates(logits, params)
+    end = 0.0
+    for token, probability in zip(tokens, probabilities(logits, tokens, params.temperature), strict=True):
+        end += probability
+        if u < end:
+            return token
+    return tokens[-1]  # the sum of all may fall short of 1 by a rounding
+
+
+@dataclass(slots=True)
+class SecondSampler:
+    """Observes an engine's steps, and draws every token a second time."""
+
+    runner: Runner
+    agreed: list[bool] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.runner.save_states()
+
+    def observe(self, record: StepRecord) -> None:
+        """Draw a step's tokens; the step runs once more, for its logits."""
+        self.runner.rewind()
+        logits_RV = self.runner.forward(record.plan.again())
+        for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
+            (u,) = uniform([row.seed], [row.position], [row.choice])
+            assert isinstance(chosen, Sampled)
+            self.agreed.append(draw(logits, row.params, u) == chosen.token)
+            self.kept.append(1 if row.params.greedy else len(candidates(logits, row.params)))
+            self.first = self.first or logits
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a setting wrote, and what was seen of each token: whether both samplers drew it, from how many candidates.
+    logits: those of the first one."""
+
+    name: str
+    text: str
+    tokens: list[int]
+    agreed: list[bool]
+    kept: list[int]
+    logits: list[float]
+
+
+def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
+    """The experiment: every setting continues the same prompt with the same seed."""
+    runner = llm.engine.executor
+    assert isinstance(runner, Runner)
+    found = []
+    for name, params in SETTINGS.items():
+        second = SecondSampler(runner)
+        llm.engine.on_step = second.observe
+        (completion,) = llm.generate(prompt, replace(params, max_tokens=count, seed=seed))
+        (one,) = completion.choices
+        found.append(Continuation(name, one.text, one.token_ids, second.agreed, second.kept, second.first))
+    llm.engine.on_step = None
+    return found
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_SHOWN, _DRAWN, _RANKS = 10, 24, 100  # tokens in the table and in the picture, and the last of these
+_TEXT = 56  # characters of a text in the table
+_TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
+
+
+def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer) -> Document:
+    """What every setting wrote, and the first token's distribution at several temperatures, with what rules keep."""
+    rows = tuple(
+        Row((o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT]))
+        for o in written
+    )
+    logits = written[0].logits
+    ranked = likeliest_first(logits)
+    shares = {t: probabilities(logits, ranked, t) for t in _TEMPERATURES}
+    return Document(
+        "Greedy, temperature, top-k and top-p",
+        (
+            Bullets(_words(written)),
+            Table(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
+            _first(logits, ranked, shares, tokenizer),
+            Chart(
+                "How likely the first token is at several temperatures", "rank of the token, the likeliest first",
+                "probability", tuple(_line(t, share) for t, share in shares.items()), log_x=True, log_y=True,
+            ),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"How does a list of numbers become the next token after {prompt!r}?",
+    )  # fmt: skip
+
+
+def _line(temperature: float, shares: Sequence[float]) -> Series:
+    """Its probabilities: of the first ranks each, of later ones as many as a logarithmic axis tells apart."""
+    ranks = sorted({round(_RANKS ** (n / _DRAWN)) for n in range(_DRAWN + 1)})
+    return Series(
+        f"temperature {temperature:g}", tuple((rank, shares[rank - 1]) for rank in ranks if rank <= len(shares))
+    )
+
+
+def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
+    """What every setting wrote and drew from."""
+    settings = {
+        o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written
+    }
+    return {"prompt": prompt, "settings": settings}
+
+
+def _first(
+    logits: Sequence[float], ranked: Sequence[int], shares: Mapping[float, Sequence[float]], tokenizer: Tokenizer
+) -> Table:
+    """How likely the likeliest first tokens are, and which rule keeps them."""
+    rules = {"top-k 5": SamplingParams(top_k=5), "top-p 0.9": SamplingParams(top_p=0.9)}
+    kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
+    rows = [
+        Row(
+            (
+                repr(tokenizer.piece(token)),
+                f"{logits[token]:.2f}",
+                *(f"{share[rank]:.1%}" for share in shares.values()),
+                " and ".join(name for name, tokens in kept.items() if token in tokens),
+            )
+        )
+        for rank, token in enumerate(ranked[:_SHOWN])
+    ]
+    names = ("first token", "logit", *(f"at {t:g}" for t in shares), "kept by")
+    return Table(columns(*names, words=(0, len(names) - 1)), tuple(rows))
+
+
+def _words(written: Sequence[Continuation]) -> tuple[str, ...]:
+    agreed, drawn = sum(sum(o.agreed) for o in written), sum(len(o.agreed) for o in written)
+    texts = len({o.text for o in written})
+    return (
+        f"{len(written)} settings, one prompt, one seed: {texts} different text{'s' if texts > 1 else ''}.",
+        "Greedy takes the likeliest token and uses no chance; run it twice, it says the same.",
+        "Temperature divides the logits before the softmax: under 1 the likely become likelier, above 1 the unlikely "
+        "get their turn. It never changes the order.",
+        "top-k keeps the k likeliest whatever they are worth; top-p keeps as many as it takes to reach p: few where "
+        "the model is sure, many where it is not (the column of candidates).",
+        "Then one number u in [0, 1) decides: the candidates lie side by side, each as wide as it is likely. It is "
+        "made from seed, position and choice alone, so the same seed gives the same text, whoever else is served.",
+        f"Forty lines of Python and the engine's sampler chose the same token {agreed:,} times out of {drawn:,}.",
+    )

@@ -1,0 +1,100 @@
+"""An engine on a clock that prices move: what a formula says of waiting, and what it cannot know."""
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.load_simulation import Replica, Requests, Served
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.humanize import say_seconds
+
+RATES = (8, 20, 28)
+WAYS = {"evenly": 100.0, "by chance": 1.0, "in bursts": 0.25}
+"""How requests may come, and the shape of the gaps between them: the larger, the more alike they are."""
+LOW, HIGH = 8, 28
+COUNT = 400  # requests of each run
+
+
+def mean_tpot(one: Served) -> float:
+    """Seconds a token takes after the first, on average."""
+    found = one.metrics.latencies["TPOT"]
+    assert found is not None
+    return found.mean
+
+
+def off(one: Served) -> float:
+    """By how much the load law misses it, as a share."""
+    assert one.law.tpot is not None
+    return abs(mean_tpot(one) / one.law.tpot - 1)
+
+
+def run() -> Outcome:
+    """An 8B on an H100: the same average rates, in three ways."""
+    replica = Replica()
+    found = {
+        way: {rate: replica.serve(rate, Requests(count=COUNT, burstiness=shape)) for rate in RATES}
+        for way, shape in WAYS.items()
+    }
+    again = replica.serve(HIGH, Requests(count=COUNT)).log.requests
+    chance = found["by chance"]
+    same = again.last == chance[HIGH].log.requests.last
+    late = {way: each[HIGH].latency("TTFT", 90) for way, each in found.items()}
+    rows = [
+        Row((
+            f"{rate}", f"{one.law.load:.0%}", say_seconds(one.law.tpot or 0.0), say_seconds(mean_tpot(one)),
+            *(say_seconds(each[rate].latency("TTFT", 90)) for each in found.values()),
+        ))
+        for rate, one in chance.items()
+    ]  # fmt: skip
+    lines = [
+        Series(f"come {way}", tuple((100 * one.law.load, 1e3 * one.latency("TTFT", 90)) for one in each.values()))
+        for way, each in found.items()
+    ]
+    return Outcome(
+        (
+            (same, f"{COUNT} last tokens, each at the same nanosecond" if same else "two runs differ"),
+            (
+                off(chance[LOW]) < 0.05 < 0.1 < off(chance[HIGH]),
+                f"it is {off(chance[LOW]):.1%} off at {LOW} a second, {off(chance[HIGH]):.0%} at {HIGH}",
+            ),
+            (
+                late["in bursts"] > 1.3 * late["by chance"] > 3 * late["evenly"],
+                ", ".join(f"{way} {say_seconds(seconds)}" for way, seconds in late.items()),
+            ),
+        ),
+        (
+            Table(
+                columns(
+                    "a second",
+                    "load",
+                    "a token, formula",
+                    "simulated",
+                    *(f"first token, {way}" for way in WAYS),
+                    words=(),
+                ),
+                tuple(rows),
+            ),
+            Chart(
+                "First token of the slowest tenth, by how requests come (8B, H100)",
+                "load, percent",
+                "ms",
+                tuple(lines),
+                log_y=True,
+            ),
+        ),
+        {
+            "rates": {rate: {"law": one.law.tpot, "simulated": mean_tpot(one)} for rate, one in chance.items()},
+            "late": late,
+        },
+    )
+
+
+EXPERIMENT = Experiment(
+    "simulated",
+    "What does a simulation know that a formula does not?",
+    (
+        "The same requests give the same run, to the last nanosecond.",
+        "At low load a formula says the same. At seven tenths of a card's capacity it is more than a tenth off.",
+        "At the same average rate, requests that come in bursts wait far longer than those that come evenly.",
+    ),
+    run,
+    __file__,
+)

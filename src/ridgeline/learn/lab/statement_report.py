@@ -1,0 +1,60 @@
+"""What the texts on inference say, and what an honest ledger says: the difference, with its reason.
+
+The texts teach with round numbers. Each is computed here from the model that runs and the card that it runs on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.statement import Statement
+from ridgeline.learn.lab.statements_models import models
+from ridgeline.learn.lab.statements_steps import steps
+from ridgeline.learn.lab.statements_words import words_and_pictures
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import Document, Facts, Heading, Paragraph
+
+
+def statements(ledger: Ledger) -> list[Statement]:
+    """All of them: the numbered ones in their order, then folklore."""
+    found = [*steps(ledger), *models(ledger), *words_and_pictures(ledger)]
+    return sorted(found, key=lambda one: (one.row is None, one.row or 0))
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+
+def document(found: Sequence[Statement]) -> Document:
+    """Each with what the text says, what the ledger says, and why."""
+    blocks: list[Heading | Facts | Bars | Paragraph] = [_figure(found)]
+    for one in found:
+        number = "" if one.row is None else f"{one.row}. "
+        blocks += [
+            Heading(f"{number}{one.id}"),
+            Facts((("text", one.text), ("ledger", one.ledger), ("why", one.why))),
+        ]
+    lead = f"{len(found)} statements of the texts, each beside what is computed here."
+    code = Paragraph(f"the experiment in code: {__file__}", "dim")
+    return Document("The texts and the ledger", (*blocks, code), lead)
+
+
+def _figure(found: Sequence[Statement]) -> Bars:
+    """The statement that is furthest off: how many users make an A100 compute-bound, by context."""
+    figures = next(one for one in found if one.id == "batch-150").figures
+    batches = {int(name.removeprefix("at_")): batch for name, batch in figures.items() if name.startswith("at_")}
+    shown = (
+        Bar(f"at {context:,} tokens of context" if context > 1 else "no context: the texts' case", batch)
+        for context, batch in batches.items()
+    )
+    title = "The batch that makes decode of an 8B compute-bound on an A100"
+    return Bars(title, "users", tuple(shown))
+
+
+def as_json(found: Sequence[Statement]) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "statements": [
+            {"id": o.id, "row": o.row, "text": o.text, "ledger": o.ledger, "why": o.why, "figures": dict(o.figures)}
+            for o in found
+        ]
+    }

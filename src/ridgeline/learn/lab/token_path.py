@@ -1,0 +1,99 @@
+"""A token's way: a text becomes numbers, the numbers pass the layers, and a word is decided on the way."""
+
+import torch
+
+from ridgeline.core.ops.work import Work
+from ridgeline.insight.trace.anatomy import final_norm
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+TEXT = "One day, Tom and his mom went to the"
+SHOWN = 3  # likeliest words of the end, which are followed from the beginning
+PARTS = {"embed_tokens": "embedding", "self_attn": "attention", "mlp": "feed-forward", "lm_head": "head"}
+"""What modules of a decoder are for; all others are norms."""
+
+
+@torch.inference_mode()
+def guesses(tales: Inside, ids: list[int]) -> torch.Tensor:
+    """What each depth would say next, were it the last [depths, V]: its stream through the final norm and the head."""
+    stream_ND = torch.stack([state_TD[-1] for state_TD in tales.states(ids)])
+    return tales.model.head(final_norm(tales.model).normalise(stream_ND)).softmax(-1)
+
+
+def read_by(ledger: Ledger, name: str) -> dict[str, float]:
+    """Bytes of weights that a step of one token reads, by part, in the order of the way."""
+    price = ledger.price(name)
+    found: dict[str, float] = {}
+    for row in price.on(ledger.card("a100"), Work.decode([1], price.reaches)).rows:
+        named = set(row.priced.path.split("."))
+        part = next((said for word, said in PARTS.items() if word in named), "norms")
+        found[part] = found.get(part, 0.0) + row.cost.weight_bytes * row.priced.count
+    return found
+
+
+def run() -> Outcome:
+    """In the built-in model, in fp32; bytes as models are stored."""
+    tales, ledger = Inside(), Ledger()
+    ids = tales.ids(TEXT)
+    back = tales.tokenizer.decode(ids)
+    shares_NV = guesses(tales, ids)
+    ends = shares_NV[-1].topk(SHOWN).indices.tolist()
+    ranks = [1 + int((row_V > row_V[ends[0]]).sum()) for row_V in shares_NV]
+    settled = next(depth for depth in range(len(ranks)) if set(ranks[depth:]) == {1})
+    read = {name: read_by(ledger, name) for name in ("tales", "llama-3-8b")}
+    big = read["llama-3-8b"]
+    whole, layers = sum(big.values()), big["feed-forward"] + big["attention"]
+    rows = [
+        Row(
+            (
+                part,
+                *(f"{one[part]:,.0f}" for one in read.values()),
+                f"{big[part] / whole:.2%}",
+            )
+        )
+        for part in ("embedding", "attention", "feed-forward", "norms", "head")
+    ]
+    lines = tuple(
+        Series(
+            tales.tokenizer.piece(word).strip(),
+            tuple((n, 100 * float(share)) for n, share in enumerate(shares_NV[:, word])),
+        )
+        for word in ends
+    )
+    return Outcome(
+        (
+            (
+                back == TEXT and len(ids) < len(TEXT) / 3,
+                f"{len(TEXT)} letters are {len(ids)} tokens, the first of which begins every text; back: {back!r}",
+            ),
+            (
+                ranks[0] > 100 and settled > 1,
+                f"{lines[0].name!r} is word {ranks[0]:,} of 2,048 at the beginning, and first from layer {settled} on",
+            ),
+            (
+                big["embedding"] < 1e-5 * whole and layers > 0.9 * whole,
+                f"Llama-3-8B: {big['embedding']:,.0f} bytes of the table, {layers:,.0f} of the layers' matrices",
+            ),
+        ),
+        (
+            Table(columns("bytes read for one token", "tales", "Llama-3-8B", "of it"), tuple(rows)),
+            Chart(f"{TEXT} ...: what each depth would say", "layers passed", "percent", lines),
+        ),
+        {"ranks": ranks, "settled": settled, "read": read},
+    )
+
+
+EXPERIMENT = Experiment(
+    "token",
+    "What happens to a token on its way?",
+    (
+        "A text becomes a list of numbers, fewer than a third of its letters, and comes back as it was.",
+        "The final word is far down in the ranking at first: the model decides on it on the way, layer by layer.",
+        "A token needs a single row of the table. Nearly all that it reads are the matrices of the layers.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,62 @@
+"""One word in two places: the same row of the table, and what the layers make of it by what stands before it."""
+
+import torch
+
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.util.document.charts import Chart, Series
+from ridgeline.util.document.elements import Row, Table, columns
+
+PAIRS = {
+    "left": ("She turned left", "The toys were all that she had left"),
+    "saw": ("She looked and saw", "He cut the wood with his saw"),
+    "cold": ("The wind outside was very cold", "He had to stay in bed with a cold"),
+    "apple": ("The girl was hungry and ate the apple", "Up in the tree hung a red apple"),
+    "ball": ("The boy threw the ball", "The princess danced at the ball"),
+}
+"""A word, and two sentences that end with it."""
+
+
+def alike(tales: Inside, word: str, sentences: tuple[str, str]) -> list[float]:
+    """The cosine of the word's two states, of the table and after each layer."""
+    both = [tales.ids(sentence) for sentence in sentences]
+    assert both[0][-1] == both[1][-1], f"the sentences end with {word!r} as one token"
+    states = [tales.states(ids) for ids in both]
+    return [float(torch.cosine_similarity(one[-1], other[-1], dim=0)) for one, other in zip(*states, strict=True)]
+
+
+def run() -> Outcome:
+    """Every word, layer by layer."""
+    tales = Inside()
+    found = {word: alike(tales, word, sentences) for word, sentences in PAIRS.items()}
+    layers = len(next(iter(found.values()))) - 1
+    same = min(cosines[0] for cosines in found.values())
+    last = [cosines[-1] for cosines in found.values()]
+    rows = [Row((word, *(f"{cosine:.2f}" for cosine in cosines))) for word, cosines in found.items()]
+    lines = tuple(Series(word, tuple(enumerate(cosines))) for word, cosines in list(found.items())[:4])
+    return Outcome(
+        (
+            (abs(same - 1) < 1e-6, f"{same:.6f} for the least alike of {len(found)} words"),
+            (
+                all(cosines[1] > cosines[-1] for cosines in found.values()) and max(last) < 0.85,
+                f"after layer {layers} between {min(last):.2f} and {max(last):.2f}",
+            ),
+        ),
+        (
+            Table(columns("word", "table", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
+            Chart("How alike one word is to itself in two sentences", "layer (0: the table)", "cosine", lines),
+        ),
+        {"cosines": found},
+    )
+
+
+EXPERIMENT = Experiment(
+    "two-places",
+    "Is a word the same in two sentences?",
+    (
+        "It enters exactly the same: one row of the table, cosine 1.",
+        "The layers pull the two apart: further after the last than after the first, for every word.",
+    ),
+    run,
+    __file__,
+)

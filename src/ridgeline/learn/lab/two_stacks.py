@@ -1,0 +1,100 @@
+"""Two stacks or one: what an encoder-decoder reads once, whom its decoder looks at, and what each design costs."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment
+from ridgeline.engine import LLM, SamplingParams
+from ridgeline.insight.trace.cross_attention import CrossAttention, cross_attention
+from ridgeline.insight.trace.token_candidates import Token
+from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.heat_map import Grid
+
+SOURCE, OTHER = "The red car is new.", "The red car is old."
+CROSSED = ((" voiture", " car"), (" rou", " red"), (" ne", " new"))
+"""Beginnings of words that the decoder writes, and what it should look at meanwhile: the order of the two differs."""
+TWO, ONE, INPUT, CARD = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
+
+
+@torch.inference_mode()
+def encoded(model: Model, ids: Sequence[int]) -> torch.Tensor:
+    """What an encoder makes of a text: a row for each token."""
+    kv = Uncached([Segment(1, 1, len(ids), encodes=True)])
+    return model.encode(torch.tensor(ids), torch.arange(len(ids)), kv)
+
+
+def translated(llm: LLM) -> CrossAttention:
+    """Translate, and say whom the decoder looked at for each token."""
+    (answer,) = llm.generate([SOURCE], SamplingParams(temperature=0.0))
+    read = llm.tokenizer.encode(SOURCE)
+    sources, produced = (
+        [Token(token, llm.tokenizer.piece(token)) for token in ids] for ids in (read, answer.choices[0].token_ids)
+    )
+    return cross_attention(llm.loaded.model, read, llm.loaded.texts.decoder_prompt(read), sources, produced)
+
+
+def run() -> Outcome:
+    """In the built-in pair, in `tales`, and in the ledger of two models of like size."""
+    llm, tales, ledger = LLM("translate"), Inside(), Ledger()
+    first, other = (encoded(llm.loaded.model, llm.tokenizer.encode(text))[0] for text in (SOURCE, OTHER))
+    read_both = float((first - other).norm() / first.norm())
+    states = [tales.states(tales.ids(text))[-1][1] for text in (SOURCE, OTHER)]
+    read_one = float((states[0] - states[1]).norm())
+    looks = translated(llm)
+    sources, produced = [t.piece for t in looks.sources], [t.piece for t in looks.produced]
+    last = looks.weights[-1]
+    found = {word: sources[max(range(len(sources)), key=last[produced.index(word)].__getitem__)] for word, _ in CROSSED}
+    reading = ledger.encode(TWO, CARD, INPUT).flops, ledger.prefill(ONE, CARD, INPUT).flops
+    writing = ledger.decode(TWO, CARD, 1, 2, INPUT), ledger.decode(ONE, CARD, 1, INPUT + 1)
+    bills = ledger.bill(TWO), ledger.bill(ONE)
+    used = [step.weights / bill.nbytes for step, bill in zip(writing, bills, strict=True)]
+    rows = [
+        Row((name, f"{bill.total / 1e9:.2f} B", f"{read / INPUT / 1e9:.1f}", f"{one.flops / 1e9:.1f}", f"{share:.0%}"))
+        for name, bill, read, one, share in zip((TWO, ONE), bills, reading, writing, used, strict=True)
+    ]
+    return Outcome(
+        (
+            (read_both > 0.01 and read_one == 0.0, f"the first row moves by {read_both:.0%}, and by {read_one:g}"),
+            (all(found[word] == wanted for word, wanted in CROSSED), f"{found}"),
+            (used[0] < 0.6 < 0.9 < used[1], f"{used[0]:.0%} of the weights are read, and {used[1]:.0%}"),
+        ),
+        (
+            Table(
+                columns(
+                    f"{INPUT:,} tokens in", "parameters", "GFLOP a token read", "a token written", "weights for it"
+                ),
+                tuple(rows),
+            ),
+            Grid(
+                "Whom the decoder looks at while it writes (its last layer, heads averaged, percent)",
+                tuple(map(_shown, produced)),
+                tuple(map(_shown, sources)),
+                last,
+                "Rows: what is written, from above. Columns: what the encoder has read.",
+            ),
+        ),
+        {"moved": {"encoder": read_both, "decoder": read_one}, "looked_at": found, "used": used},
+    )
+
+
+def _shown(piece: str) -> str:
+    return piece.strip() or piece
+
+
+EXPERIMENT = Experiment(
+    "two-stacks",
+    "What does an encoder-decoder do that a decoder alone does not?",
+    (
+        "Another last word changes the first row of an encoder. It does not change the first row of a decoder.",
+        "The decoder looks at the word that it translates, even where French has another word order.",
+        "To write a token it reads half of the weights. A decoder-only model reads nearly all of them.",
+    ),
+    run,
+    __file__,
+)

@@ -1,0 +1,233 @@
+"""Users on a card, subtraction by subtraction.
+
+A card's memory holds the weights, what a step needs while it runs, and what libraries take. The rest is for keys and
+values, and that divided by what one user's context takes is how many users there can be at a time.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ridgeline.core.checkpoint import read_config
+from ridgeline.core.models import Fields, build
+from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan.alternatives import DEVICES, fewest_devices
+from ridgeline.price.plan.device_memory import Memory, memory_of
+from ridgeline.price.plan.scenario import Case, ModelCache
+from ridgeline.util.document.charts import Stack, Stacks
+from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import gib, say, say_gib
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The subtraction as texts teach it, in GB (10^9): parameters x 2 bytes from the number on the box, and the rest
+    divided by 2 x layers x KV heads x head dim x 2 bytes for every token."""
+
+    card: float
+    weights: float
+    left: float
+    request: float
+
+    @property
+    def users(self) -> int:
+        """Requests that fit."""
+        return max(0, int(self.left // self.request))
+
+
+@dataclass(frozen=True, slots=True)
+class Subtraction:
+    """What it takes, in bytes, and what is left of the card after it."""
+
+    name: str
+    takes: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """A model on `cards` cards of one sort; all bytes are those of one card. steps: from the card to what is left.
+
+    token: KV bytes of a position, state: bytes of a request's states, however long it is, request: of a whole request,
+    in whole pages. users: requests that fit at a time.
+    formula: how `token` comes about, on all cards together, with its factors.
+    fits_on: the fewest cards (1, 2, 4, 8) on which one user fits, None if there is no such number: cards without a link
+    are no two, and a model's heads do not divide over any number of them.
+    """
+
+    model: str
+    cards: int
+    total: float
+    steps: tuple[Subtraction, ...]
+    token: float
+    state: float
+    request: float
+    users: int
+    texts: Texts
+    fits_on: int | None
+    formula: str
+
+
+def users_on(model: str, device: Device, cards: int, context: int) -> Users:
+    """The experiment: a model in its own format on so many cards, users of `context` positions each.
+
+    Raises ValueError for cards that are not joined, more than one machine has, or a context that the model does not.
+    """
+    if cards > max(DEVICES):
+        raise ValueError(f"--devices is {cards}; one machine has up to {max(DEVICES)}")
+    if cards > 1 and device.link is None:
+        raise ValueError(f"--devices is {cards}; {device.name} has no link to other cards: use one, or another card")
+    fields = read_config(model)
+    models, setup = ModelCache(fields), Setup(device, cards)
+    case = models.case(setup)
+    if not 2 <= context <= case.model.context:
+        raise ValueError(
+            f"--context is {context:,}; {model} can have 2 (a prompt and an answer) to {case.model.context:,} tokens"
+        )
+    workload = Workload(input=context - 1, output=1)
+    memory = memory_of(case, workload)
+    fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > cards])
+    return Users(
+        model, cards, memory.total, _subtract(case, workload, memory),
+        memory.kv_bytes_per_token, memory.state_bytes, memory.request_bytes, memory.users,
+        _texts(fields, device, cards, context), None if fewest is None else fewest.devices, _formula(fields),
+    )  # fmt: skip
+
+
+def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtraction, ...]:
+    """Every subtraction, in order."""
+    left, steps = memory.total, []
+    for name, nbytes in {
+        f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,
+        f"weights ({case.weights})": memory.weights,
+        f"activations of a step of {workload.step_tokens:,}": memory.activations,
+        "driver, libraries, graphs": memory.overhead,
+    }.items():
+        left -= nbytes
+        steps.append(Subtraction(name, nbytes, left))
+    return tuple(steps)
+
+
+def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
+    whole = build(fields)
+    gib = device.memory / 2**30
+    box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
+    weights = 2 * on_the_box(bill(whole).total)
+    request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
+    return Texts(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
+
+
+def on_the_box(parameters: int) -> float:
+    """Parameters as names have them: 8B, 1.5B, 120M, 71B, 406B."""
+    return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
+
+
+def document(users: Sequence[Users], device: Device, context: int) -> Document:
+    """The subtraction of every model, and the bar of the card."""
+    return Document(
+        f"Users on a card: {device.title}",
+        (
+            Bullets(tuple(word for one in users for word in _words(one, device, context))),
+            *(_table(one, context) for one in users),
+            Stacks(
+                "What is to lie on one card",
+                "GiB",
+                ("weights", "activations, driver, libraries", "kept free", "keys and values"),
+                tuple(map(_stack, users)),
+                (gib(device.memory), device.title),
+            ),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"How many users of {context:,} tokens does a card carry at a time?",
+    )
+
+
+def as_json(users: Sequence[Users], device: Device, context: int) -> dict[str, object]:
+    """The figures of every model."""
+    return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
+
+
+def _formula(fields: Fields) -> str:
+    """The bytes that a token keeps, with their factors; one product for each sort of layers."""
+    growing = [spec for spec in build(fields).kv_specs if isinstance(spec, KVSpec) and spec.grows]
+    alike = Counter((spec.heads, spec.k_dim, spec.v_dim, spec.slot_bytes) for spec in growing)
+    products = []
+    for (heads, k_dim, v_dim, nbytes), layers in alike.items():
+        numbers = f"2 x {k_dim}" if k_dim == v_dim else f"({k_dim} + {v_dim})" if v_dim else f"{k_dim}"
+        each = nbytes / (heads * (k_dim + v_dim))
+        products.append(f"{layers} layers x {heads} KV head{'s' if heads > 1 else ''} x {numbers} x {each:g} bytes")
+    total = sum(layers * nbytes for (*_, nbytes), layers in alike.items())
+    return f"{' + '.join(products)} = {total:,.0f} bytes ({total / 1024:g} KiB)" if products else "nothing"
+
+
+def _table(one: Users, context: int) -> Table:
+    texts = one.texts
+    many = f" on {one.cards} cards, figures of one" if one.cards > 1 else ""
+    whole = _figure(gib(one.total), 2)
+    rows = [(f"{one.model}{many}: the card", _figure(texts.card / 1e9, 1), whole, whole)]
+    for step in one.steps:
+        text = _figure(-texts.weights / 1e9, 1) if step.name.startswith("weights") else ""
+        rows.append((f"- {step.name}", text, _figure(-gib(step.takes), 2), _figure(gib(step.left), 2)))
+    rows.append(("left for keys and values", _figure(texts.left / 1e9, 1), "", _figure(gib(one.steps[-1].left), 2)))
+    rows.append((f"/ one user, {context:,} tokens", _figure(texts.request / 1e9, 3), _figure(gib(one.request), 3), ""))
+    rows.append(("= users", f"{texts.users:,}", f"{one.users:,}", ""))
+    return Table(columns(*_HEAD), tuple(Row(row) for row in rows))
+
+
+def _figure(value: float, places: int) -> str:
+    """So many places after the point; of what would be 0.00 the first digit that is not."""
+    return f"{value:.{places}f}" if abs(value) >= 10**-places or not value else f"{value:.1g}"
+
+
+def _stack(one: Users) -> Stack:
+    """What a model takes of a card, and what of it is left for users; or more than it has, with one of them."""
+    free, weights, *others = (gib(step.takes) for step in one.steps)
+    left, request = gib(one.steps[-1].left), gib(one.request)
+    note = f"{one.users:,} users"
+    if not one.users:
+        note = f"{say_gib(gib(one.total + one.request - one.steps[-1].left))} with one user, does not fit"
+    return Stack(one.model, (weights, sum(others), free, left if one.users else request), note)
+
+
+def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
+    texts = one.texts
+    cards = f"{one.cards} of them" if one.cards > 1 else "it"
+    where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
+    kept, whole = f"A token keeps {one.formula}", say(one.request * one.cards, "B")
+    if one.state:
+        kept += f" and a user a state of {say(one.state * one.cards, 'B')}: {whole} with {context:,} tokens"
+    else:
+        kept += f"; {context:,} of them {whole}"
+    if one.users:
+        rest = load_engine().memory.describe()
+        return (
+            f"{where}: {one.users:,} users, where the text's subtraction says {texts.users:,}. {kept}.",
+            "The texts take the number on the box in GB and subtract the weights alone. The driver shows GiB; a share "
+            f"is kept free against fragments; a step needs activations; and there is the rest ({rest}).",
+        )
+    lacking = say_gib(gib(one.request - one.steps[-1].left))
+    more = f"{one.fits_on} cards carry it" if one.fits_on else _no_more(device)
+    return (
+        f"{where}: no user at all. {cards.capitalize()} would need {lacking} more for the weights and one user; "
+        f"{more}, and a narrower format may (`ridgeline plan` prices both). {kept}.",
+    )
+
+
+def _no_more(device: Device) -> str:
+    if device.link is None:
+        return "this card has no link to others"
+    return f"no number of cards up to {max(DEVICES)} that the model divides over carries it"
+
+
+def _data(one: Users) -> dict[str, object]:
+    return asdict(one) | {"texts": asdict(one.texts) | {"users": one.texts.users}}

@@ -1,0 +1,246 @@
+"""What an op says when it is asked what steps cost, and the lines that its answers are on.
+
+What is asked for: rows of its space, or, of an op that reads the context, sums over the sequences of each class of
+query length (`AttentionWork`). In each there may be cases: how many rows there are, or which of the op's switches hold.
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from ridgeline.backends import priced_backend
+from ridgeline.core.ops.backend import REFERENCE
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.cost_features import Switch, Touched
+from ridgeline.core.ops.op import Launch
+from ridgeline.core.ops.work import AttentionSum, AttentionWork, Work
+from ridgeline.learn.page.linear_functions import EXACT, Line, Values, straight, trimmed, whole
+from ridgeline.price.priced_op import PricedOp
+
+CLASSES = ("one", "few", "many")
+ROWS = "rows"
+_MOST_ROWS = 1 << 17
+_MANY = 64  # times as many rows as it takes for each to be alone: (1 - 1/n)^(64 n) rounds to nothing beside 1
+_TRIALS = 3  # random works at which an op is asked again
+_BACKENDS = (REFERENCE, priced_backend("cpu"))
+_CANDIDATES = 400  # random sums among which each case is looked for
+
+Point = tuple[int, ...]
+"""Rows; or sequences, queries, pairs, keys and written of a class, as AttentionSum has them."""
+Asked = Mapping[str, Point]
+"""By class, or by ROWS, what of it a step has."""
+Key = tuple[str, str, str, int, int]
+"""Name, number format, stored format and sharers of a kernel, and which of several such it is."""
+Record = dict[str, Line]
+_COST: Key = ("", "", "", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an op says of a step: its cost, its kernels and those natively."""
+
+    cost: Values
+    kernels: dict[Key, Values]
+    native: dict[Key, Values]
+
+    @property
+    def keys(self) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+        """Which kernels there are."""
+        return tuple(self.kernels), tuple(self.native)
+
+    def keys_of(self, of: str) -> tuple[Key, ...]:
+        """Those of a list; of the cost, which is as one kernel, a key without names."""
+        return (_COST,) if of == "cost" else tuple(self.kernels if of == "kernels" else self.native)
+
+    def values_of(self, of: str, key: Key) -> Values:
+        """The figures of one of these; nothing where it is not there."""
+        return self.cost if of == "cost" else (self.kernels if of == "kernels" else self.native).get(key, {})
+
+    @property
+    def flat(self) -> Values:
+        """All figures by list, kernel and name."""
+        lists = {"kernels": self.kernels, "native": self.native}
+        kernels = {
+            f"{of} {i} {name}": value
+            for of, each in lists.items()
+            for i, values in enumerate(each.values())
+            for name, value in values.items()
+        }
+        return {f"cost 0 {name}": value for name, value in self.cost.items()} | kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One class in one case: what is said at a point of it, and the lines there, by list and by place in it."""
+
+    point: Point
+    said: Said
+    lines: dict[str, list[Record]]
+
+
+Cases = Mapping[str, Mapping[int, Case]]
+"""By class and number."""
+
+
+class Asker:
+    """Asks an op what steps cost. reach: of an op that reads the context; None for one of rows."""
+
+    def __init__(self, priced: PricedOp) -> None:
+        self.priced, self.op = priced, priced.op
+        self.reach = priced.op.reach
+        assert (self.reach is not None) == priced.op.reads_context, f"{priced.path} reads a context of no reach"
+        features = priced.op.features
+        self._switches = [feature for feature in features if isinstance(feature, Switch)]
+        self.touched = next((feature for feature in features if isinstance(feature, Touched)), None)
+        self._random = random.Random(0)
+        self.steps = self._steps() if self.reach is None else []
+
+    @property
+    def switches(self) -> list[list[int]]:
+        """As a page reads them: what each query, pair and key counts, and the most."""
+        return [[each.queries, each.pairs, each.keys, each.most] for each in self._switches]
+
+    def row_features(self) -> dict[str, Any]:
+        """Of an op of rows: from how many on another case begins, and its experts."""
+        touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
+        return {"steps": self.steps} | touched
+
+    def said(self, asked: Asked) -> Said:
+        """What it says of a step."""
+        work = self._work(asked)
+        kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
+        return Said(_figures(self.priced.cost(work)), *kernels)
+
+    def arguments(self, name: str, point: Point) -> Sequence[float]:
+        """What the lines of a class are in."""
+        return (point[0], self.touched.of(point[0])) if name == ROWS and self.touched else point
+
+    def case_of(self, name: str, point: Point) -> int:
+        """Which case of its class a point is in."""
+        if name == ROWS:
+            return sum(point[0] >= step for step in self.steps) - 1
+        sums = AttentionSum(*point)
+        return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
+
+    def cases(self) -> dict[str, dict[int, Case]]:
+        """Every case of every class, its lines found."""
+        names = (ROWS,) if self.reach is None else CLASSES
+        return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
+
+    def trials(self, cases: Mapping[str, Mapping[int, Case]]) -> Iterator[Asked]:
+        """Random works, of some classes each; and all classes together."""
+        for name, each in cases.items():
+            yield from ({name: case.point} for case in each.values())
+        yield {name: next(iter(each.values())).point for name, each in cases.items()}
+        for _ in range(_TRIALS):
+            names = [name for name in cases if self._random.random() < 0.7] or list(cases)
+            drawn = {name: self._draw(name) for name in names}
+            yield {name: point for name, point in drawn.items() if self.case_of(name, point) in cases[name]}
+
+    def _case(self, name: str, point: Point) -> Case:
+        said = self.said({name: point})
+        lines: dict[str, list[Record]] = {"cost": [{}], "kernels": [{} for _ in said.kernels]}
+        lines["native"] = [{} for _ in said.native]
+        for place, line in self._lines(name, point, said).items():
+            of, index, figure = place.split(" ", 2)
+            lines[of][int(index)][figure] = line
+        return Case(point, said, lines)
+
+    def _lines(self, name: str, point: Point, said: Said) -> dict[str, Line]:
+        if name == ROWS:
+            return self._row_lines
+        case = self.case_of(name, point)
+
+        def values_at(other: Sequence[int]) -> Values | None:
+            if min(other) < 0 or self.case_of(name, tuple(other)) != case:
+                return None
+            there = self.said({name: tuple(other)})
+            return there.flat if there.keys == said.keys else None
+
+        return straight(values_at, point)
+
+    @cached_property
+    def _row_lines(self) -> dict[str, Line]:
+        """Those of rows: other kernels run where there are more of them, over the same lines. Where so many rows run
+        that all experts are touched, the rows alone tell; the first row then tells what an expert does."""
+        touched = self.touched or Touched(1, 1)
+        many = _MANY * -(-touched.count // touched.active)
+        one, some, twice = (self.said({ROWS: (rows,)}).flat for rows in (1, many, 2 * many))
+        lines = {}
+        for name, value in some.items():
+            slope = whole((twice[name] - value) / many)
+            missed = touched.count - touched.of(1)
+            each = whole((value - one.get(name, 0.0) - slope * (many - 1)) / missed) if missed else 0.0
+            rest = value - slope * many - each * touched.count
+            lines[name] = trimmed([whole(rest) if abs(rest) > EXACT * abs(value) else 0.0, slope, each])
+        return lines
+
+    def _bases(self, name: str) -> dict[int, Point]:
+        """A point in each case that there is."""
+        if name == ROWS:
+            return {case: (step,) for case, step in enumerate(self.steps)}
+        found: dict[int, Point] = {}
+        for _ in range(_CANDIDATES if self._switches else 1):
+            point = self._draw(name)
+            found.setdefault(self.case_of(name, point), point)
+        return found
+
+    def _draw(self, name: str) -> Point:
+        """A random point: of each size alike, and often 1, where much is different."""
+        count = 1 if name == ROWS else 5
+        return tuple(
+            1 if self._random.random() < 0.2 else round(2 ** self._random.uniform(1, 18)) for _ in range(count)
+        )
+
+    def _steps(self) -> list[int]:
+        """From how many rows on it runs other kernels."""
+        steps, names, reached = [1], self._names(1), 1
+        while reached < _MOST_ROWS:
+            if self._names(2 * reached) == names:
+                reached *= 2
+                continue
+            between = range(reached + 1, 2 * reached)
+            reached = between.start + bisect_left(between, True, key=partial(self._differ, names))
+            steps.append(reached)
+            names = self._names(reached)
+        return steps
+
+    def _differ(self, names: Sequence[str], rows: int) -> bool:
+        return self._names(rows) != names
+
+    def _names(self, rows: int) -> Sequence[str]:
+        work = self._work({ROWS: (rows,)})
+        return [kernel.name for backend in _BACKENDS for kernel in self.priced.launches(work, backend)]
+
+    def _work(self, asked: Asked) -> Work:
+        if self.reach is None:
+            return Work({self.priced.space: asked[ROWS][0]}, 1)
+        sums = {name: AttentionSum(*point) for name, point in asked.items()}
+        rows = sum(each.queries for each in sums.values())
+        return Work({self.priced.space: rows}, 1, {self.reach: AttentionWork(**sums)})
+
+
+def _figures(cost: Cost, calls: float = 1.0) -> Values:
+    """A cost as figures by name, those that are nothing left out. again: calls after the first."""
+    figures = {f"flops/{name}": flops for name, flops in cost.flops.items()}
+    figures |= {f"communication/{name}": nbytes for name, nbytes in cost.communication.items()}
+    figures |= {
+        "weights": cost.weight_bytes,
+        "read": cost.kv_read_bytes,
+        "written": cost.kv_write_bytes,
+        "activations": cost.activation_bytes,
+        "again": calls - 1,
+    }
+    return {name: float(value) for name, value in figures.items() if value}
+
+
+def _by_key(kernels: Sequence[Launch]) -> dict[Key, Values]:
+    found: dict[Key, Values] = {}
+    for kernel in kernels:
+        alike = (kernel.name, kernel.number_format, kernel.stored, kernel.sharers)
+        which = sum(key[:4] == alike for key in found)
+        found[(*alike, which)] = _figures(kernel.cost, kernel.calls)
+    return found

@@ -1,0 +1,179 @@
+"""An op as data: the lines that its cost and its kernels are on, found by asking it (`op_probe.py`).
+
+Within a case the list of kernels stays as it is, and every figure is a line in what is asked for and in the features
+that the op states. One that does not keep to that is refused by name, as its probes at random works show.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from ridgeline.core.ops.work import Reach
+from ridgeline.learn.page.linear_functions import Values, at
+from ridgeline.learn.page.op_probe import Asked, Asker, Cases, Key, Record
+from ridgeline.price.priced_op import PricedOp
+
+_SAME = 1e-12  # relative difference of what is written from what the op says
+
+
+class Pool:
+    """The lines of a model's ops: those that are alike are written once."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._places: dict[tuple[Any, ...], int] = {}
+
+    def place(self, record: Record) -> int:
+        """Where a record is."""
+        kept = {name: list(map(_plain, line)) for name, line in sorted(record.items()) if line}
+        key = tuple((name, tuple(line)) for name, line in kept.items())
+        if key not in self._places:
+            self._places[key] = len(self.records)
+            self.records.append(kept)
+        return self._places[key]
+
+
+def _plain(number: float) -> float:
+    """As JSON writes it in the fewest characters."""
+    return int(number) if number.is_integer() else number
+
+
+def op_table(priced: PricedOp, reaches: Sequence[Reach], pool: Pool, *, gathers: bool = False) -> dict[str, Any]:
+    """What a page needs of an op, its lines put into `pool`. gathers: of an op as if one rank had rows alone, whether
+    those of others come to it.
+
+    `cost`, and each of `kernels` and `native` (left out where it is the same), has `of`: by class and case the place of
+    its lines; `once`: the place of what is counted once however many classes have it. Raises ValueError for an op whose
+    figures are not on such lines, with its path.
+    """
+    asker = Asker(priced)
+    cases = asker.cases()
+    shared = _shared(asker, cases)
+    table: dict[str, Any] = {
+        "kind": priced.op.kind,
+        "path": priced.path,
+        "count": priced.count,
+        "space": priced.space,
+        "shape": priced.op.extra_repr(),
+    }
+    if asker.reach is None:
+        table |= asker.row_features() | ({"gathers": True} if gathers else {})
+    else:
+        table |= {"reach": list(reaches).index(asker.reach), "switches": asker.switches}
+    entries = {of: _entries(of, cases, shared, pool) for of in ("cost", "kernels", "native")}
+    table["cost"] = {name: entries["cost"][0][name] for name in ("of", "once") if name in entries["cost"][0]}
+    table["kernels"] = entries["kernels"]
+    if entries["native"] != entries["kernels"]:
+        table["native"] = entries["native"]
+    for trial in asker.trials(cases):
+        _check(asker, table, pool, trial)
+    return table
+
+
+def _entries(of: str, cases: Cases, shared: "_Shared", pool: Pool) -> list[dict[str, Any]]:
+    """The cost (as if it were a kernel), or the kernels of a list: each once, with its lines by class and case."""
+    entries: dict[tuple[Key, str], dict[str, Any]] = {}
+    for name, each in cases.items():
+        for number, case in each.items():
+            for key, line in zip(case.said.keys_of(of), case.lines[of], strict=True):
+                first = shared.first.get((of, key, name), name)
+                entry = entries.setdefault((key, first), _written(key) | {"of": {}})
+                entry["of"].setdefault(name, {})[str(number)] = pool.place(line)
+                if (of, key) in shared.once and first != name:
+                    entry["once"] = pool.place(shared.once[of, key])
+    return list(entries.values())
+
+
+def _written(key: Key) -> dict[str, Any]:
+    """A kernel's names, what is usual left out."""
+    name, number_format, stored, sharers, _ = key
+    values = {"name": name, "format": number_format, "stored": stored}
+    return {field: value for field, value in values.items() if value} | ({"sharers": sharers} if sharers != 1 else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """first: of a kernel that several classes run in one, the first of these, by list, key and class. once: what is
+    counted once of it, by list and key."""
+
+    first: dict[tuple[str, Key, str], str]
+    once: dict[tuple[str, Key], Record]
+
+
+def _shared(asker: Asker, cases: Cases) -> _Shared:
+    """What two classes together have once, as asking for both shows."""
+    shared = _Shared({}, {})
+    for one, other in combinations(cases, 2):
+        a, b = (next(iter(cases[name].values())) for name in (one, other))
+        both = asker.said({one: a.point, other: b.point})
+        for of in ("cost", "kernels", "native"):
+            for key in a.said.keys_of(of):
+                if key not in b.said.keys_of(of) or (*key[:4], 1) in both.keys_of(of):
+                    continue
+                shared.first[of, key, other] = shared.first.get((of, key, one), one)
+                once = _less(a.said.values_of(of, key), b.said.values_of(of, key), both.values_of(of, key))
+                shared.once[of, key] = {name: [value] for name, value in once.items() if value}
+    shared_once = {place: record for place, record in shared.once.items() if record}
+    return _Shared(shared.first, shared_once)
+
+
+def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
+    """What the sum of two has more than both together."""
+    names = {**some, **others}
+    return {name: some.get(name, 0.0) + others.get(name, 0.0) - both.get(name, 0.0) for name in names}
+
+
+# -- holding it against the op ----------------------------------------------------------------------------------------
+
+
+def _check(asker: Asker, table: Mapping[str, Any], pool: Pool, asked: Asked) -> None:
+    """Raises ValueError where a table gives other figures than the op for a step."""
+    said = asker.said(asked)
+    places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
+    lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
+    for of, entries in lists.items():
+        told = Counter[tuple[Any, ...]]()
+        for entry in entries:
+            if any(str(case) in entry["of"].get(name, {}) for name, case, _ in places):
+                key = _key_of(entry)
+                key = (*key[:4], told[key[:4]])
+                told[key[:4]] += 1
+                if key not in said.keys_of(of) or not _alike(_sum(entry, places, pool), said.values_of(of, key)):
+                    raise _refused(asker, asked)
+        if sum(told.values()) != len(said.keys_of(of)):
+            raise _refused(asker, asked)
+
+
+def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: Pool) -> Values:
+    """The figures of an entry in a step, as a page adds them up."""
+    total: dict[str, float] = {}
+    present = 0
+    for name, case, arguments in places:
+        place = entry["of"].get(name, {}).get(str(case))
+        if place is not None:
+            present += 1
+            for figure, line in pool.records[place].items():
+                total[figure] = total.get(figure, 0.0) + at(line, arguments)
+    if present > 1 and "once" in entry:
+        for figure, line in pool.records[entry["once"]].items():
+            total[figure] -= (present - 1) * line[0]
+    return total
+
+
+def _alike(some: Values, others: Values) -> bool:
+    figures = ((some.get(name, 0.0), others.get(name, 0.0)) for name in {**some, **others})
+    return all(abs(a - b) <= _SAME * max(abs(a), abs(b), 1.0) for a, b in figures)  # they are counts
+
+
+def _key_of(entry: Mapping[str, Any]) -> Key:
+    return entry.get("name", ""), entry.get("format", ""), entry.get("stored", ""), entry.get("sharers", 1), 0
+
+
+def _refused(asker: Asker, asked: Asked) -> ValueError:
+    op = asker.priced
+    return ValueError(
+        f"{op.path} ({type(op.op).__name__}) costs other than a straight line in what it was asked at {dict(asked)}; "
+        "state what it depends on in its `features`"
+    )

@@ -1,0 +1,75 @@
+"""Recorded pictures: what a pipeline draws, as events of `/v1/images/generations` tell of it. Unlike a server's, every
+step has its preview."""
+
+import base64
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.forecast import Forecaster
+from ridgeline.media.diffusion.image_file import encode_picture
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.media.diffusion.work_units import counts, seconds_each, strides
+from ridgeline.price.device import Device
+
+PICTURES = "pictures.json"
+MODEL = "digits"
+USUAL = ("a handwritten seven", "a handwritten four")
+_SEED, _STEPS = 3, 12
+_FORMAT = "png"
+
+
+def recorded_pictures(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[str, Any]]:
+    """The block `pictures.json` of a file: each prompt as the built-in pipeline draws it now. device: that it is
+    priced on."""
+    pipeline = load_pipeline(MODEL)
+    found = []
+    for prompt in prompts:
+        plan = pipeline.plan(DiffusionRequest(prompt, steps=_STEPS, seed=_SEED))
+        list(strides(pipeline, plan))  # the first of a size takes longer
+        events = list(_events(pipeline, plan, device))
+        found.append({"model": MODEL, "prompt": prompt, "events": events})
+    return found
+
+
+def _events(pipeline: Pipeline, plan: Plan, device: Device) -> Iterator[dict[str, Any]]:
+    each = seconds_each(plan, Forecaster(pipeline, device).seconds(plan, None))
+    each["encode"] = 0.0  # the texts are kept
+    ahead, schedule = counts(plan), plan.schedule
+    steps, measured, predicted = 0, 0.0, 0.0
+    started = time.perf_counter()
+    for stride in strides(pipeline, plan):
+        measured += time.perf_counter() - started
+        predicted += each[stride.stage]
+        ahead[stride.stage] -= 1
+        steps += stride.stage == "denoise"
+        times = {"inference_time_s": measured, "predicted_time_s": predicted}
+        told = {
+            "type": "image_generation.progress",
+            "stage": stride.stage,
+            "step": steps,
+            "steps": schedule.steps,
+            **times,
+            "predicted_time_left_s": sum(each[stage] * many for stage, many in ahead.items()),
+        }
+        yield told | ({"noise": [schedule.time(step) for step in range(schedule.steps)]} if not steps else {})
+        if stride.step is not None and not stride.step.last:
+            pixels = pipeline.decode(stride.step.guess)[0]
+            yield {"type": "image_generation.partial_image", **_file(pipeline, plan, pixels)}
+        if stride.pixels is not None:
+            file = _file(pipeline, plan, stride.pixels)
+            yield {"type": "image_generation.completed", "seed": plan.seed, **file, **times}
+        started = time.perf_counter()
+
+
+def _file(pipeline: Pipeline, plan: Plan, pixels: Tensor) -> dict[str, Any]:
+    data = encode_picture(pixels, _FORMAT.upper(), pipeline.parameters(plan, 0))
+    return {
+        "b64_json": base64.b64encode(data).decode(),
+        "output_format": _FORMAT,
+        "size": str(plan.geometry.size),
+    }

@@ -1,0 +1,156 @@
+"""The recorder: has a model that is loaded run one text, and records it for the page.
+
+Asked of a server's engine (engine/worker/inspector.py) it works in the engine's process, between two steps, with a
+second engine around the same weights: no request under way is touched, all of them wait, and the recording says how
+long. One that would take longer than the asker allows is refused after its first two steps.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.llm import LLM
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import Loaded
+from ridgeline.insight.trace.attention_weights import AttentionWeights, attention_at
+from ridgeline.insight.trace.capture import capture
+from ridgeline.insight.trace.measure import measuring_seconds
+from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.token_sampling import draws, plain
+from ridgeline.learn.page.request_recording import Pause, recording
+from ridgeline.price.device import Device
+
+MOST_TOKENS = 64
+"""Of a text that is recorded."""
+
+MOST_PAUSE = 30.0
+"""Seconds that others may wait for a recording, where the asker says no other number."""
+
+INSPECTOR = f"{__name__}:inspect"
+"""The recorder as an engine's inspector; it is asked a Question, and answers with a recording in JSON."""
+
+_WRITTEN = 8
+_PREFILLS, _DECODES = 6, 2 * _WRITTEN
+"""Passes of a recording beside those that are measured: a first one, the answer, draws, looks inside, attention."""
+_BYTES = 1e15  # of KV memory; it is the positions that say how much
+_MOST_SHARES = 400_000
+"""Of attention that a recording holds. Of a model with more layers and heads only the last token's row is kept."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
+    be expected to take at most. The rest as SamplingParams."""
+
+    name: str
+    text: str
+    ids: list[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    max_pause: float = MOST_PAUSE
+
+    def params(self) -> SamplingParams:
+        """How its tokens are chosen."""
+        return SamplingParams(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
+        )
+
+
+def inspect(loaded: Loaded, device: Device | None, question: bytes) -> bytes:
+    """Answer a Question. Raises ValueError for what cannot be recorded."""
+    asked = msgspec.json.decode(question, type=Question)
+    if device is None:
+        raise ValueError("nothing is known of what this machine can do, so that there is nothing to compare with")
+    told = record(loaded, asked.name, asked.text, asked.ids, asked.params(), device, max_pause=asked.max_pause)
+    return msgspec.json.encode(told)
+
+
+def record(
+    loaded: Loaded,
+    name: str,
+    text: str,
+    ids: Sequence[int],
+    params: SamplingParams,
+    device: Device,
+    repeats: int | None = None,
+    max_pause: float = math.inf,
+) -> dict[str, Any]:
+    """A recording of a prompt and of its first token's decode. repeats: as Wanted. max_pause: the most seconds that it
+    may be expected to take. Raises ValueError for what cannot be recorded, and for what is expected to take longer."""
+    if not 0 < len(ids) <= MOST_TOKENS:
+        raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
+    if loaded.model.encodes:
+        raise ValueError("the model reads its prompt with an encoder; what is recorded are models that continue it")
+    start = time.perf_counter()
+    llm = LLM.around(_second_engine(loaded, len(ids) + _WRITTEN), name)
+    expected = _expected_pause(llm, ids, repeats)
+    if expected > max_pause:
+        raise ValueError(
+            f"recording it would hold all other requests for about {expected:.3g} s, and {max_pause:g} are allowed; "
+            "give a shorter text, or a larger max_pause"
+        )
+    rules = plain(replace(params, n=1, max_tokens=_WRITTEN, seed=params.seed or 0))
+    experts = any(op.experts is not None for _, op in loaded.model.ops())
+    ledger = trace(
+        llm,
+        Subject(name, text, lambda: list(ids)),
+        rules,
+        device,
+        Wanted(lens=True, memory=True, experts=experts, repeats=repeats),
+        at_hand=device.calibrated or device.basis == "probe",
+        threads=llm.threads,
+    )
+    drawn = draws(llm, ids, rules, len(ledger.steps))
+    looked = _attention(llm, ids, [token.id for token in ledger.written])
+    pause = time.perf_counter() - start
+    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, Pause(pause, expected))
+
+
+def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
+    """Seconds that a recording takes, from what its prefill and its first decode step take when they are run once."""
+    engine, moments = llm.engine, [time.perf_counter()]
+    engine.add(GenerationRequest(list(ids), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)))
+    while engine.has_work:
+        engine.step()
+        moments.append(time.perf_counter())
+    prefill, decode = (after - before for before, after in pairwise(moments))
+    measured = measuring_seconds(prefill, repeats) + measuring_seconds(decode, repeats)
+    return moments[-1] - moments[0] + measured + _PREFILLS * prefill + _DECODES * decode
+
+
+def _second_engine(loaded: Loaded, positions: int) -> Loaded:
+    """The same model in an engine of its own, with KV memory for one request of so many positions."""
+    first = loaded.engine
+    layout = kv_layout(loaded.model, _BYTES, first.ledger.page_size, most_tokens=positions, most_requests=1)
+    engine = engine_around(
+        loaded.model,
+        layout,
+        Limits(tokens=positions, requests=1),
+        context=first.context,
+        prefix_cache=False,
+        eos_ids=first.eos_ids,
+    )
+    return replace(loaded, engine=engine, layout=layout)
+
+
+def _attention(llm: LLM, ids: Sequence[int], written: Sequence[int]) -> list[AttentionWeights]:
+    """Whom each token of a prompt looked at, in the pass that the ledger's looks are of; the last one alone where that
+    would be too much."""
+    last = len(ids) - 1
+    calls = capture(llm.loaded.model, [*ids, *written], last).attention
+    rows = [attention_at(calls, last)]
+    shares = sum(len(head) for layer in rows[0].weights for head in layer) * (last + 2) // 2
+    if shares <= _MOST_SHARES:
+        rows = [*(attention_at(calls, position) for position in range(last)), *rows]
+    return rows

@@ -1,0 +1,183 @@
+"""Recorded runs of an engine, for a page that has none: the built-in model, steps that ran, told frame by frame.
+
+Each run is a snapshot and a frame a step, as /v1/engine/events has them (engine/worker/feed.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.worker.engine_messages import Add, FromEngine, Look, Snapshot, Stepped, Watch
+from ridgeline.engine.worker.feed import Feed
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.price.device import Device
+
+_MODEL = "tales"
+RUNS = "runs.json"
+"""The name that the page asks for them by."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request: before which step it comes, its prompt, how many tokens are sampled after it."""
+
+    step: int
+    prompt: str
+    output: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run to record. words: what is to be seen. pages: of KV memory. limits: what a step may hold."""
+
+    id: str
+    title: str
+    words: str
+    pages: int
+    limits: Limits
+    arrivals: Sequence[Arrival]
+
+
+_OPENINGS = (
+    "Once upon a time there was a small dragon who",
+    "In the morning the girl went to the river and",
+    "Tom had a red ball. One day he",
+    "The old man looked at the sea and said",
+    "There was a little house in the wood where",
+    "A cat and a dog lived on a farm. They",
+)
+_TALE = (
+    "There was a boy called Tim. Tim had a big box of toys. He liked his red car best. One day he took it to the park. "
+    "A girl saw the car and wanted to play. Tim did not want to share. His mom said that it is good to share with a "
+    "friend. So they played with the car until the sun went down. "
+)
+
+SCENES = (
+    Scene(
+        "batching",
+        "Batching",
+        "Twelve requests come one after the other. Each joins the step that runs next and leaves when it is done: "
+        "nobody waits for a batch to fill or to empty. The weights are read once a step, however many share it.",
+        256,
+        Limits(tokens=256, requests=16),
+        [Arrival(4 * i, _OPENINGS[i % 6], 24 + 7 * (i % 5)) for i in range(12)],
+    ),
+    Scene(
+        "chunked",
+        "A long prompt in chunks",
+        "Six requests write when a prompt of several hundred positions comes. It runs in chunks that fill what "
+        "the steps have left: the others get a token in every step meanwhile, in steps that take a little longer.",
+        256,
+        Limits(tokens=64, requests=16),
+        [*(Arrival(0, opening, 60) for opening in _OPENINGS), Arrival(15, 4 * _TALE, 20)],
+    ),
+    Scene(
+        "preempted",
+        "A pool too small",
+        "Four requests are more than these pages hold. When no page is left, the newest request loses its pages and "
+        "goes back to the queue with all that is known of it; later it is computed again, as far as none was kept.",
+        14,
+        Limits(tokens=128, requests=8),
+        [Arrival(3 * i, _OPENINGS[i], 72) for i in range(4)],
+    ),
+    Scene(
+        "shared",
+        "A shared prefix",
+        "Five requests begin with the same text. The first computes it; those after it find its full pages and refer "
+        "to them. What nobody refers to any more is kept until its page is needed.",
+        128,
+        Limits(tokens=256, requests=8),
+        [Arrival(12 * i, _TALE + opening, 30) for i, opening in enumerate(_OPENINGS[:5])],
+    ),
+)
+
+
+def recorded_runs(device: Device, scenes: Sequence[Scene] = SCENES) -> dict[str, Any]:
+    """The block `runs.json` of a file: each scene as it runs now. device: that its steps are priced on."""
+    loaded = load_engine(_MODEL)
+    return {"model": _MODEL, "runs": [_Recording(loaded, device, scene).run() for scene in scenes]}
+
+
+class _Recording:
+    """A scene and the engine that plays it."""
+
+    def __init__(self, loaded: Loaded, device: Device, scene: Scene) -> None:
+        layout = replace(loaded.layout, pages=scene.pages)
+        context = min(loaded.engine.context, layout.capacity(scene.limits.most_of_one))
+        self.engine = engine_around(loaded.model, layout, scene.limits, context=context, seed=0)
+        self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
+        self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
+        self._scene, self._texts = scene, loaded.texts
+        self._feed, self._told = Feed(), list[dict[str, Any]]()
+        self._lengths: dict[int, list[int]] = {}  # of each request: its prompt, what was found of it, what was sampled
+
+    def run(self) -> dict[str, Any]:
+        """What the page plays."""
+        self._warm_up()
+        self._feed.begin()
+        self._loop.take(Watch(True))
+        self._loop.take(Look())
+        waiting, step = sorted(self._scene.arrivals, key=lambda arrival: arrival.step), 0
+        while waiting or self.engine.has_work:
+            while waiting and (waiting[0].step <= step or not self.engine.has_work):
+                self._add(waiting.pop(0))
+            self._loop.step()
+            self._loop.take(Look(pages=False))
+            step += 1
+        self._loop.take(Watch(False))
+        snapshot, *frames = self._told
+        scene = self._scene
+        return {"id": scene.id, "title": scene.title, "words": scene.words, "snapshot": snapshot, "frames": frames}
+
+    def _warm_up(self) -> None:
+        """Run batches of every size: the first one of a size takes longer. None fills a page, which would be kept."""
+        params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+        for count in range(1, self._scene.limits.requests + 1):
+            for _ in range(count):
+                self.engine.add(GenerationRequest([1, 2, 3], params))
+            while self.engine.has_work:
+                self.engine.step()
+
+    def _add(self, arrival: Arrival) -> None:
+        prompt = self._texts.encode(arrival.prompt, self.engine.context)
+        params = SamplingParams(temperature=0.8, seed=arrival.step, max_tokens=arrival.output, ignore_eos=True)
+        self._loop.take(Add(0, GenerationRequest(prompt, params)))
+        self._lengths[max(self.engine.requests)] = [len(prompt), 0, 0]
+
+    def _hear(self, message: FromEngine) -> None:
+        if isinstance(message, Stepped):
+            if message.report is not None:
+                self._feed.stepped(message.report)
+            self._feed.paged(message.pages)
+            for event in message.events:
+                lengths = self._lengths[event.request]
+                lengths[1], lengths[2] = event.cached, lengths[2] + (event.token is not None)
+                if event.finish is not None:
+                    prompt, cached, output = lengths
+                    self._feed.ended(event.request, prompt, cached, output, str(event.finish), None)
+        elif isinstance(message, Snapshot):
+            told = self._feed.frame(message, _unnamed) if self._told else self._first(message)
+            self._told.append(_rounded(msgspec.to_builtins(told)))
+
+    def _first(self, message: Snapshot) -> dict[str, Any]:
+        return self._feed.snapshot(self._info, message, _unnamed)
+
+
+def _unnamed(request: int) -> None:
+    """No server has given it an id."""
+
+
+def _rounded(told: Any) -> Any:
+    """To nanoseconds: digits past them say nothing, and take most of a file."""
+    if isinstance(told, float):
+        return round(told, 9)
+    if isinstance(told, Mapping):
+        return {name: _rounded(value) for name, value in told.items()}
+    return [_rounded(value) for value in told] if isinstance(told, list) else told

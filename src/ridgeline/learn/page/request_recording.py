@@ -1,0 +1,208 @@
+"""A recording: one request as the page plays it, from its text to its token.
+
+It holds what a trace's ledger does, compactly: an op of a step is a row under COLUMNS, its numbers have seven digits,
+attention has four decimals. Times are seconds. What was priced and what was measured is the ledger's alone.
+"""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ridgeline.engine.params import SamplingParams
+from ridgeline.insight.trace.attention_weights import AttentionWeights
+from ridgeline.insight.trace.bottleneck import slowest
+from ridgeline.insight.trace.expert_routing import Routing
+from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
+from ridgeline.insight.trace.lens import Lens
+from ridgeline.insight.trace.token_candidates import Token
+from ridgeline.insight.trace.token_sampling import Draw, Drawable
+from ridgeline.insight.trace.trace_ledger import Entry, Ledger, OpRow, Step
+from ridgeline.price.op_time import compute_seconds, memory_seconds
+
+VERSION = 1
+
+RECORDED = "recordings.json"
+"""The name of a file's recordings, in a list."""
+
+COLUMNS = (
+    "measured", "gap", "expected", "bound", "floor", "limit", "compute", "memory",
+    "flops", "weights", "read", "written", "activations", "inputs", "outputs", "impossible", "note",
+)  # fmt: skip
+"""Of an op in a step. compute, memory: seconds of either alone, at the roof. weights, read, written, activations:
+bytes, those read and written of keys and values. gap: seconds before it that no op has."""
+
+_DIGITS, _DECIMALS = 7, 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds that a recording took, and that were expected once its first two steps had run."""
+
+    measured: float
+    expected: float
+
+
+def recording(
+    ledger: Ledger,
+    params: SamplingParams,
+    draws: Sequence[Draw],
+    attention: Sequence[AttentionWeights],
+    special: Collection[int],
+    pause: Pause,
+) -> dict[str, Any]:
+    """A ledger as plain data.
+
+    draws: of the ledger's steps, by `params`. attention: of positions of the prompt, the last one among them. special:
+    ids of control tokens. pause: for which nothing else ran.
+    """
+    return {
+        "version": VERSION,
+        "model": ledger.model,
+        "device": {
+            "title": ledger.device.title,
+            "calibrated": ledger.device.calibrated,
+            "at_hand": ledger.at_hand,
+            "threads": ledger.threads,
+        },
+        "pause": _short(pause.measured),
+        "pause_expected": _short(pause.expected),
+        "rules": {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
+        "text": ledger.text,
+        "answer": ledger.answer,
+        "prompt": [_token(token, special) for token in ledger.prompt],
+        "written": [_token(token, special) for token in ledger.written],
+        "layers": ledger.layers,
+        "ops": [_op(row) for row in ledger.rows],
+        "columns": COLUMNS,
+        "steps": [_step(ledger, step) for step in ledger.steps],
+        "impossible": ledger.impossible(),
+        "attention": _attention(attention),
+        "lens": None if ledger.lens is None else _lens(ledger.lens),
+        "neurons": None if ledger.memory is None else _neurons(ledger.memory),
+        "experts": None if ledger.experts is None else _experts(ledger.experts),
+        "draws": [_draw(draw) for draw in draws],
+    }
+
+
+def _short(value: float) -> float:
+    """A number with as many digits as anybody reads."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _token(token: Token, special: Collection[int]) -> dict[str, Any]:
+    return {"id": token.id, "piece": token.piece, **({"special": True} if token.id in special else {})}
+
+
+def _op(row: OpRow) -> dict[str, Any]:
+    return {"path": row.path, "kind": row.kind, "what": row.detail, "layer": row.layer}
+
+
+def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
+    total = ledger.total(step.name)
+    return {
+        "name": step.name,
+        "rows": step.rows,
+        "place": step.place,
+        "limit": step.limit,
+        "measured": _short(total.measured),
+        "expected": _short(step.expected),
+        "bound": _short(step.bound),
+        "floor": _short(step.floor),
+        "host": _short(step.host),
+        "impossible": bool(total.impossible),
+        "overheads": {overhead.name: _short(overhead.seconds) for overhead in step.overheads},
+        "unhooked": None if step.unhooked is None else _short(step.unhooked),
+        "repeats": step.repeats,
+        "left_out": step.left_out,
+        "recorded": step.recorded,
+        "slowest": slowest(ledger, step.name),
+        "entries": [_entry(ledger, step, row.entries[step.name]) for row in ledger.rows],
+    }
+
+
+def _entry(ledger: Ledger, step: Step, entry: Entry) -> list[Any]:
+    cost, device = entry.cost, ledger.device
+    seconds = (entry.measured, entry.gap, entry.expected, entry.bound, entry.floor)
+    alone = (compute_seconds(cost, device), memory_seconds(cost, device, step.working_set))
+    nbytes = (cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes)
+    return [
+        *map(_short, seconds), entry.limit, *map(_short, alone), _short(cost.total_flops), *map(_short, nbytes),
+        entry.inputs, entry.outputs, entry.impossible, entry.note,
+    ]  # fmt: skip
+
+
+def _attention(found: Sequence[AttentionWeights]) -> dict[str, Any] | None:
+    """rows: by position, then layer, head and position looked at."""
+    if not found or not found[-1].layers:
+        return None
+    rows = {
+        str(each.position): [[[round(share, _DECIMALS) for share in head] for head in layer] for layer in each.weights]
+        for each in found
+    }
+    return {"layers": found[-1].layers, "rows": rows}
+
+
+def _lens(lens: Lens) -> dict[str, Any]:
+    rows = [
+        {"after": row.after, "rank": row.rank, "share": _short(row.share), "top": _pieces(row.top)} for row in lens.rows
+    ]
+    return {"position": lens.position, "word": lens.word.piece, "settled": lens.settled, "rows": rows}
+
+
+def _pieces(top: Sequence[tuple[Token, float]]) -> list[list[Any]]:
+    return [[token.piece, _short(value)] for token, value in top]
+
+
+def _neurons(memory: FeedForwardMemory) -> dict[str, Any]:
+    layers = [
+        [
+            {
+                "layer": each.layer,
+                "expert": each.expert,
+                "index": each.index,
+                "activation": _short(each.activation),
+                "promotes": _pieces(each.promotes),
+            }
+            for each in layer
+        ]
+        for layer in memory.layers
+    ]
+    return {"position": memory.position, "layers": layers}
+
+
+def _experts(routing: Routing) -> dict[str, Any]:
+    """Of each mixture the picks of the token that was asked about, and how all tokens' fell."""
+    layers = [
+        {
+            "layer": each.layer,
+            "picked": each.picked[routing.position],
+            "weights": [_short(share) for share in each.weights[routing.position]],
+            "load": each.load,
+            "hit": each.hit,
+            "expected": _short(each.expected),
+        }
+        for each in routing.layers
+    ]
+    return {"position": routing.position, "layers": layers}
+
+
+def _draw(draw: Draw) -> dict[str, Any]:
+    return {
+        "uniform": draw.uniform,
+        "kept": draw.kept,
+        "vocabulary": draw.vocabulary,
+        "taken": dataclasses.asdict(draw.taken),
+        "candidates": [_candidate(each) for each in draw.candidates],
+    }
+
+
+def _candidate(each: Drawable) -> dict[str, Any]:
+    return {
+        "id": each.token.id,
+        "piece": each.token.piece,
+        "raw": _short(each.raw),
+        "tempered": _short(each.tempered),
+        "drawn": None if each.drawn is None else _short(each.drawn),
+        "start": None if each.start is None else _short(each.start),
+        "removed": each.removed,
+    }

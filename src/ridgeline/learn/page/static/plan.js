@@ -1,0 +1,329 @@
+// A plan, as price/plan has it: memory subtraction by subtraction, the parts of a request, users under load, the most of
+// them, what a token costs. Pure. Bytes, seconds, dollars; an Estimate is {floor, bound, expected}.
+//
+//   makeCase(table, card, engine, {utilization})  what all else is asked of: {table, device, engine, devices, ranks,
+//                     utilization}. table: of openTable; card, engine: of openCards. Throws where they do not go together
+//   makeWorkload(table, {input, output, batch, ttft, tpot, stepTokens})  with what follows from it: tokens, context (that a
+//                     decode step sees on average), promptStep, encoded, ... ttft, tpot: most seconds, null for no target.
+//                     Throws where the model takes no such requests
+//   memoryOf(asked, workload)      {total, budget, weights, activations, overhead, left, pages, pageBytes, perToken,
+//                     requestTokens, requestBytes, kvTokens, concurrency, stateBytes, logitRows, sampler, held, atEnd,
+//                     together, users, limit, fits, missing}; budget - weights - activations - overhead = left
+//   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a phase: {steps, tokens, context, cost, flops,
+//                     arithmetic, memory, intensity, ridge, limit, idle, seconds, host, classes}
+//   decodeIntensity(asked, batch, context, encoded)   FLOP/B of a decode step alone
+//   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, asking at once, until it has all its tokens
+//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; of any batch
+//     load(users)     {users, itl, prefill, tpot, ttft, ttftMarching, tokensPerSecond, requestsPerSecond, tokensPerUser:
+//                     Estimates; prefillShare, waits (null, but where ranks wait for each other)}
+//     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
+//   dollarsPerMillion(hourly, tokensPerSecond)    of output, prompts included; null where either is. hourly: of all cards
+
+import { estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
+import { activationPeak, bandwidthOf, computeSeconds, drive, memoryBytes, peakOf, plus, priceStep, stepCost, totalBytes, totalFlops } from "page/price.js";
+import { prefillWork, RankPrompts } from "page/prompts.js";
+import { decodeWork, segment, workOf } from "page/work.js";
+
+const SPEECH_PROMPT = 3; // tokens before what a speech model says of a window
+
+export function makeCase(table, card, engine, { utilization = 0.9 } = {}) {
+  if (table.devices > 1 && card.link === null) throw new Error(`nothing known joins cards of ${card.title}; give one`);
+  if (engine.own_attention !== table.ranks > 1) {
+    const [has, lacks] = engine.own_attention ? ["the engine", "the table"] : ["the table", "the engine"];
+    throw new Error(`${has} has requests of each card's own, ${lacks} has not; give --enable-dp-attention for both or none`);
+  }
+  const device = drive(card, engine, table.devices);
+  return { table, device, engine, devices: table.devices, ranks: table.ranks, utilization };
+}
+
+export function makeWorkload(table, asked = {}) {
+  const { batch = 1, ttft = null, tpot = null, stepTokens = 2048 } = asked;
+  let { input = 1024, output = 256 } = asked;
+  let encoded = 0;
+  if (table.encoder) {
+    const sound = table.encoder.reads === "sound";
+    encoded = sound ? table.encoder.context : input;
+    if (sound) output = Math.min(output, Math.floor(table.context / 2));
+    input = sound ? SPEECH_PROMPT : 1;
+    if (encoded > table.encoder.context) throw new Error(`the model's encoder takes ${table.encoder.context} tokens of input`);
+  }
+  if (input + output > table.context) {
+    throw new Error(`${input} tokens of input and ${output} of output are more than the model's context of ${table.context}`);
+  }
+  const whole = Math.max(1, Math.floor(stepTokens / (input + encoded))); // prompts that a step runs with their encoders
+  return {
+    input, output, batch, ttft, tpot, stepTokens, encoded,
+    given: encoded || input,
+    tokens: input + output,
+    context: input + Math.max(1, Math.floor(output / 2)),
+    promptStep: encoded ? input * whole : stepTokens,
+    encoderStep: encoded * whole,
+  };
+}
+
+const onEach = (asked, requests) => Math.ceil(requests / asked.ranks);
+
+// The first place in 0 ... count - 1 at which `holds`, count where it never does, as bisect_left finds it.
+function firstOf(count, holds) {
+  let [low, high] = [0, Math.max(0, count)];
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2);
+    if (holds(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// -- memory ----------------------------------------------------------------------------------------------------------
+
+export function memoryOf(asked, workload) {
+  const rule = asked.engine.memory;
+  const large = rule.large && asked.device.memory >= rule.large.nbytes && !asked.device.name.startsWith(rule.large.but);
+  const least = large ? rule.large.rows : rule.rows;
+  const peaks = new Map();
+  const peakAt = (rows) => {
+    const count = Math.min(workload.stepTokens, rows);
+    if (!peaks.has(count)) peaks.set(count, stepPeak(asked.table, workload, count));
+    return peaks.get(count);
+  };
+  const held = (rows) => withLogits(asked, workload, rows, peakAt(rows));
+  const usual = held(least);
+  const most = Math.floor(usual.users / asked.ranks);
+  if (most <= least) return usual;
+  // Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
+  const first = least + 1;
+  return held(first + firstOf(most - first, (i) => Math.floor(held(first + i).users / asked.ranks) <= first + i));
+}
+
+function stepPeak(table, { stepTokens, encoderStep }, rows) {
+  return activationPeak(table, workOf(table, [segment(stepTokens, stepTokens, encoderStep, encoderStep > 0)], rows));
+}
+
+function withLogits(asked, workload, rows, peak) {
+  const { table, device, engine, utilization, ranks } = asked;
+  const { weights, page, logit_row: logitRow, token, state, page_size: pageSize } = table.memory;
+  const rule = engine.memory;
+  const sampler = rule.copies * rows * logitRow;
+  const activations = Math.max(peak, sampler);
+  const linked = asked.devices > 1 ? rule.linked : 0;
+  const recorded = device.native && engine.name === "ridgeline" ? table.memory.recorded : 0;
+  const overhead = rule.fixed + rule.share * device.memory + linked + recorded;
+  const taken = weights + activations + overhead;
+  const budget = rule.of === "total" ? device.memory * utilization : taken + (device.memory - taken) * utilization;
+  const left = budget - taken;
+  const pages = Math.max(0, (left - (left % page)) / page);
+  const tokens = workload.tokens;
+  const admitted = engine.admission === "full" ? tokens : workload.context;
+  const kept = (positions, chunk) => pagesKept(table, positions, chunk, workload.encoded);
+  const usersOf = (positions) => {
+    const [begins, stays] = [kept(positions, Math.min(positions, workload.stepTokens)), kept(positions, 1)];
+    return begins > pages ? 0 : 1 + Math.floor((pages - begins) / stays);
+  };
+  const atEnd = ranks * usersOf(tokens);
+  const fits = atEnd >= 1;
+  const held = fits ? ranks * usersOf(admitted) : 0;
+  const requestBytes = kept(tokens, 1) * page;
+  const positions = (Math.ceil(tokens / pageSize) * pageSize) / tokens;
+  return {
+    total: device.memory, budget, weights, activations, overhead, left, sampler, logitRows: rows, recorded,
+    pages, pageBytes: page, pageSize, perToken: token, stateBytes: state,
+    kvTokens: state ? null : kvTokensOf(table, pages),
+    requestTokens: tokens, admittedTokens: admitted, requestBytes,
+    concurrency: state ? (pages * page) / requestBytes : ((pages * page) / requestBytes) * positions,
+    atEnd, held, fits,
+    together: Math.min(atEnd, ranks * workload.stepTokens),
+    users: Math.min(held, ranks * workload.stepTokens),
+    limit: held <= ranks * workload.stepTokens ? "memory" : "step",
+    missing: fits ? 0 : requestBytes - left,
+  };
+}
+
+// Most pages that one sequence of so many positions holds at a time, where a step runs at most `chunk` of them.
+export function pagesKept(table, positions, chunk, encoded = 0) {
+  return table.memory.groups.reduce((total, group) => {
+    const slots = { state: 1, encoder: encoded, sequence: positions }[group.of];
+    const every = Math.ceil(slots / group.page_size);
+    return total + (group.spans === undefined ? every : Math.min(every, Math.ceil((group.spans + chunk) / group.page_size)));
+  }, 0);
+}
+
+// Positions that so many pages hold where every layer keeps them.
+function kvTokensOf(table, pages) {
+  const { groups, page_size: size } = table.memory;
+  const share = groups.filter((group) => group.of === "sequence").reduce((sum, group) => sum + size / group.page_size, 0);
+  return share ? Math.floor(pages / share) * size : 0;
+}
+
+// -- phases ----------------------------------------------------------------------------------------------------------
+
+export function prefillOf(asked, workload) {
+  const positions = onEach(asked, workload.batch) * workload.input;
+  const works = [];
+  for (let at = 0; at < positions; at += workload.promptStep) {
+    works.push(prefillWork(asked, workload, at, Math.min(at + workload.promptStep, positions)));
+  }
+  return phaseOf(asked, works, workload.input, Math.min(workload.batch, asked.ranks));
+}
+
+export function decodeOf(asked, batch, context, encoded = 0) {
+  return phaseOf(asked, [decodeWork(asked.table, onEach(asked, batch), context, encoded)], context, asked.ranks);
+}
+
+export function requestOf(asked, workload) {
+  const prefill = prefillOf(asked, workload);
+  const decode = decodeOf(asked, workload.batch, workload.context, workload.encoded);
+  return { prefill, decode, seconds: sum(prefill.seconds, scale(decode.seconds, workload.output - 1)) };
+}
+
+// FLOPs of matrices, by format: elementwise operations count in fp32, where a narrower format computes too.
+export function matrixFlops(cost) {
+  const narrow = Object.entries(cost.flops).filter(([format]) => format !== "fp32");
+  return narrow.length ? Object.fromEntries(narrow) : cost.flops;
+}
+
+// Seconds of the matrices' arithmetic, and of moving weights, keys and values, of a step.
+export function roofSeconds(cost, device) {
+  const arithmetic = Object.entries(matrixFlops(cost)).reduce((sum, [format, n]) => sum + n / peakOf(device, format), 0);
+  return { arithmetic, memory: memoryBytes(cost) / bandwidthOf(device, memoryBytes(cost)) };
+}
+
+const intensityOf = (cost) => Object.values(matrixFlops(cost)).reduce((sum, n) => sum + n, 0) / memoryBytes(cost);
+
+// FLOP/B of a decode step: what `decodeOf` says of it, without its seconds.
+export function decodeIntensity(asked, batch, context, encoded = 0) {
+  return intensityOf(stepCost(asked.table, decodeWork(asked.table, onEach(asked, batch), context, encoded), asked.ranks));
+}
+
+function phaseOf(asked, works, context, ranks) {
+  const { table, device } = asked;
+  const steps = works.map((work) => priceStep(table, device, work, ranks));
+  const cost = steps.map((step) => step.cost).reduce(plus);
+  const roofs = steps.map((step) => roofSeconds(step.cost, device));
+  const add = (values) => values.reduce((a, b) => a + b, 0);
+  const [arithmetic, memory] = [add(roofs.map((roof) => roof.arithmetic)), add(roofs.map((roof) => roof.memory))];
+  const seconds = estimateOf(steps);
+  const intensity = intensityOf(cost);
+  const classes = classesOf(steps);
+  const talking = add(classes.filter((row) => row.limit === "communication").map((row) => row.bound));
+  const busy = arithmetic >= memory ? "compute" : "memory";
+  return {
+    steps: steps.length,
+    tokens: add(works.map((work) => work.rows.tokens)),
+    context, cost, arithmetic, memory, intensity, seconds, classes,
+    flops: totalFlops(cost),
+    ridge: (intensity * memory) / arithmetic,
+    limit: talking > seconds.bound / 2 ? "communication" : busy,
+    idle: 1 - add(steps.map((step) => computeSeconds(step.cost, device))) / seconds.floor,
+    host: add(steps.map((step) => step.host)),
+  };
+}
+
+// By kind of op, the longest bound first: {kind, flops, bytes, bound, expected, share (of the bound), limit}.
+function classesOf(steps) {
+  const whole = steps.reduce((sum, step) => sum + step.bound, 0);
+  const kinds = new Map();
+  for (const { op, cost, bound, expected, limit } of steps.flatMap((step) => step.rows)) {
+    const row = kinds.get(op.kind) || { kind: op.kind, flops: 0, bytes: 0, bound: 0, expected: 0, under: {} };
+    const moved = Object.values(cost.communication).reduce((a, b) => a + b, totalBytes(cost));
+    row.flops += totalFlops(cost) * op.count;
+    row.bytes += moved * op.count;
+    row.bound += bound * op.count;
+    row.expected += expected * op.count;
+    row.under[limit] = (row.under[limit] || 0) + bound * op.count;
+    kinds.set(op.kind, row);
+  }
+  const rows = [...kinds.values()].map(({ under, ...row }) => {
+    const limit = Object.keys(under).reduce((a, b) => (under[b] > under[a] ? b : a));
+    return { ...row, share: row.bound / whole, limit };
+  });
+  return rows.sort((a, b) => b.bound - a.bound);
+}
+
+// -- under load ------------------------------------------------------------------------------------------------------
+
+export class Serving {
+  constructor(asked, workload) {
+    Object.assign(this, { asked, workload, prompts: new RankPrompts(asked, workload) });
+  }
+
+  get memory() {
+    this.held ??= memoryOf(this.asked, this.workload);
+    return this.held;
+  }
+
+  get prefill() {
+    return this.prompts.on(1).all(1);
+  }
+
+  itl(users) {
+    const { table, device } = this.asked;
+    const work = decodeWork(table, onEach(this.asked, users), this.workload.context, this.workload.encoded);
+    return estimateOf([priceStep(table, device, work)]);
+  }
+
+  load(users) {
+    const { output } = this.workload;
+    const { itl, pauses, stay, ttft, tpot } = this.steady(users);
+    const marching = () => this.prompts.on(users).one(onEach(this.asked, users)); // a step for each of their prompts
+    const requestsPerSecond = perSecond(stay, users);
+    return {
+      users, itl, prefill: this.prefill, tpot, ttft, requestsPerSecond,
+      get ttftMarching() {
+        return marching();
+      },
+      tokensPerSecond: scale(requestsPerSecond, output),
+      tokensPerUser: perSecond(tpot, 1),
+      prefillShare: 1 - (itl.expected * (output - 1)) / stay.expected,
+      waits: pauses && this.asked.ranks > 1 ? this.waits(users, itl, pauses) : null,
+    };
+  }
+
+  // Of users who come and go: a decode step, the pauses between two, a request's stay, its first token and one after it.
+  steady(users) {
+    const steps = this.workload.output - 1;
+    const itl = this.itl(users);
+    if (!steps) {
+      const stay = this.prompts.on(users).all(onEach(this.asked, users));
+      return { itl, pauses: null, stay, ttft: stay, tpot: itl };
+    }
+    const pauses = this.prompts.pauses(users);
+    const stay = scale(sum(itl, pauses.steady), steps);
+    return { itl, pauses, stay, ttft: pauses.first, tpot: scale(minus(stay, pauses.first), 1 / steps) };
+  }
+
+  // The ends that a load lies between where ranks wait for each other.
+  waits(users, itl, pauses) {
+    const { output } = this.workload;
+    const steps = output - 1;
+    const [together, apart] = [pauses.together, pauses.apart].map((pause) => scale(sum(itl, pause), steps));
+    return {
+      users: onEach(this.asked, users),
+      tpotTogether: scale(minus(together, pauses.firstTogether), 1 / steps),
+      tpotApart: scale(minus(apart, pauses.firstApart), 1 / steps),
+      tokensPerSecondTogether: perSecond(together, users * output),
+      tokensPerSecondApart: perSecond(apart, users * output),
+    };
+  }
+
+  get capacity() {
+    if (this.most) return this.most;
+    const held = this.memory.users;
+    const users = held && this.missed(held) ? firstOf(held - 1, (i) => this.missed(i + 1) !== null) : held;
+    const limit = users === held ? this.memory.limit : this.missed(users + 1) || this.memory.limit;
+    this.most = { users, limit, load: this.load(Math.max(1, users)) };
+    return this.most;
+  }
+
+  // Which target so many users would miss; null where none.
+  missed(users) {
+    const { ttft, tpot } = this.workload;
+    if (ttft === null && tpot === null) return null;
+    const got = this.steady(users);
+    if (ttft !== null && got.ttft.expected > ttft) return "ttft";
+    return tpot !== null && got.tpot.expected > tpot ? "tpot" : null;
+  }
+}
+
+export function dollarsPerMillion(hourly, tokensPerSecond) {
+  return hourly === null || tokensPerSecond === null ? null : (hourly / 3600 / tokensPerSecond) * 1e6;
+}

@@ -1,0 +1,1 @@
+"""Images, video and speech: what is not text alone."""

@@ -1,0 +1,161 @@
+"""Recording: a file of sound, read on as it is asked for, as samples of one channel at 16 kHz.
+
+What files there are is libsndfile's business (wav, flac, ogg, mp3, ...); soxr changes the rate.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any, BinaryIO, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.media.audio.mel import RATE
+
+Samples = NDArray[np.float32]
+
+MAX_RATE: Final = 768_000
+MAX_CHANNELS: Final = 64
+_BLOCK = 1 << 16  # samples of all channels that are read at a time
+
+# libsndfile takes what there is of a file that was cut short, and says so in its log alone: of wav, of aiff.
+_CUT = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_UNKNOWN = (1 << 31) - (1 << 20)  # bytes: who writes to a pipe states the most that there could be
+_HEADER = 64  # bytes: some writers count it in
+
+
+class Recording:
+    """Sound of any length in the memory of what is looked at. Use `with`, or call `close`, from any thread.
+
+    name: for errors. seconds: how long it says it is; None where it does not know.
+    """
+
+    def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
+        """source: a file, or what can be read and sought like one. Raises ValueError in one line for what is no sound,
+        for a wav or aiff file that was cut short, or without the packages that read it."""
+        self.name = str(source) if name is None else name or "''"
+        soundfile, self._soxr = _packages()
+        self._errors = (soundfile.LibsndfileError, soundfile.SoundFileRuntimeError)
+        self._own: BinaryIO | None = None  # the file that was opened here
+        self._closed, self._reading = False, Lock()  # libsndfile frees what another thread reads with
+        self._file = self._open(soundfile, source)
+        rate, frames = self._file.samplerate, self._file.frames
+        try:
+            self._check_whole()
+        except ValueError:
+            self.close()
+            raise
+        self.seconds = frames / rate if 0 < frames < 1 << 62 else None
+        self._blocks = self._read()
+        self._held: Samples = np.zeros(0, np.float32)
+        self._first = 0  # the sample that `_held` begins with
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. A window that another thread reads ends with the block that it is at."""
+        self._closed = True
+        with self._reading:
+            self._file.close()
+            self._close_own()
+
+    def _close_own(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+    def window(self, start: int, count: int) -> Samples:
+        """The samples from `start` on, `count` of them, fewer where it ends; none past its end. A later window may not
+        begin before an earlier one. Raises ValueError for a file that is damaged on the way, or closed."""
+        assert start >= self._first, "what came before the last window is gone"
+        with self._reading:
+            while not self._ended and self._first + len(self._held) < start + count:
+                if self._closed:
+                    raise ValueError(f"{self.name} was closed before it was read")
+                block = next(self._blocks, None)
+                if block is None:
+                    self._ended = True
+                else:
+                    self._held = np.concatenate((self._held, block))
+                    self._drop(start)
+            self._drop(start)
+            return self._held[:count].copy()
+
+    def _drop(self, start: int) -> None:
+        """Forget what comes before `start`."""
+        gone = min(start - self._first, len(self._held))
+        self._held, self._first = self._held[gone:], self._first + gone
+
+    def _open(self, soundfile: ModuleType, source: Path | BinaryIO) -> Any:
+        if isinstance(source, Path):
+            if not source.is_file():
+                raise ValueError(f"{self.name} is no file; {_FIX}")
+            if not source.stat().st_size:
+                raise ValueError(f"{self.name} is empty")
+            # libsndfile would go by the name of a path: an mp3 decoder tells stderr what it thinks of any other file.
+            try:
+                self._own = source = source.open("rb")
+            except OSError as error:
+                raise ValueError(f"{self.name} cannot be read: {error.strerror}") from None
+        try:
+            return soundfile.SoundFile(source)
+        except self._errors as error:
+            self._close_own()
+            raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
+
+    def _check_whole(self) -> None:
+        """Raises ValueError for more channels or samples than are taken, and for a file that lacks its end."""
+        rate, channels = self._file.samplerate, self._file.channels
+        if not 1 <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
+            raise ValueError(
+                f"{self.name} has {channels} channels of {rate:,} samples a second; "
+                f"at most {MAX_CHANNELS} and {MAX_RATE:,} are taken"
+            )
+        for found in _CUT.finditer(self._file.extra_info):
+            stated, held = int(found[1]), int(found[2])
+            if held + _HEADER < stated < _UNKNOWN:
+                raise ValueError(
+                    f"{self.name} was cut short: it has {held:,} of {stated:,} bytes of samples; fetch it again, or "
+                    "write what there is of it anew"
+                )
+
+    def _read(self) -> Iterator[Samples]:
+        """Block after block, of one channel, at 16 kHz."""
+        rate, frames = self._file.samplerate, max(1, _BLOCK // self._file.channels)
+        resampler = None if rate == RATE else self._soxr.ResampleStream(rate, RATE, 1, dtype="float32")
+        while True:
+            try:
+                block = self._file.read(frames, dtype="float32", always_2d=True)
+            except self._errors as error:
+                raise ValueError(f"{self.name} is damaged: {_reason(error)}; {_FIX}") from None
+            mono: Samples = block.mean(axis=1, dtype=np.float32)
+            if not np.isfinite(mono).all():
+                raise ValueError(f"{self.name} has samples that are no numbers; {_FIX}")
+            last = len(block) == 0
+            yield mono if resampler is None else resampler.resample_chunk(mono, last=last)
+            if last:
+                return
+
+
+_FIX = "give a wav, flac, ogg or mp3 file"
+
+
+def _reason(error: Exception) -> str:
+    """What libsndfile says, in one line, without the names of its objects."""
+    return " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
+
+
+def _packages() -> tuple[ModuleType, ModuleType]:
+    try:
+        import soundfile
+        import soxr
+    except (ImportError, OSError) as error:  # OSError: libsndfile itself is missing
+        raise ValueError(f"reading sound needs soundfile and soxr: pip install 'ridgeline[audio]' ({error})") from None
+    return soundfile, soxr

@@ -1,0 +1,92 @@
+"""FLUX.1's texts: T5's states of a prompt, and CLIP's one vector of it."""
+
+import torch
+from torch import Tensor
+
+from ridgeline.backends.model_loader import bind_on_cpu
+from ridgeline.core.checkpoint.folder import open_checkpoint
+from ridgeline.core.checkpoint.source import Component, Source
+from ridgeline.core.checkpoint.weight_loader import Progress, fill
+from ridgeline.core.models import Fields, ModelRefused, build_to_run, family_of
+from ridgeline.core.models.common.encoder import Encoder
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.sizes import sizes_of
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment
+from ridgeline.core.text import Tokenizer, load_tokenizer
+from ridgeline.media.diffusion.t5_encoder import T5TextEncoder
+from ridgeline.media.diffusion.text_encoder import padding_of
+
+
+class FluxTextEncoder(T5TextEncoder):
+    """T5 reads a prompt and the padding behind it, none of which is masked; CLIP as much of the prompt as it has
+    positions for, whose last state, of the end of the text, is the vector."""
+
+    def __init__(
+        self, model: Encoder, tokenizer: Tokenizer, most_tokens: int, padding: int, clip: Encoder, pairs: Tokenizer
+    ) -> None:
+        """padding: T5's. clip, pairs: the other encoder, and its tokenizer, which puts texts between a beginning
+        and an end."""
+        super().__init__(model, tokenizer, str, most_tokens)
+        self.padding, self.clip, self._pairs = padding, clip, pairs
+        self.pooled_width = sizes_of(clip).hidden
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """As TextEncoder.models."""
+        return self.model, self.clip
+
+    def ids(self, text: str, what: str = "prompt") -> list[int]:
+        """As TextEncoder.ids."""
+        ids = super().ids(text, what)
+        assert self.padding is not None
+        return [*ids, *[self.padding] * (self.most_tokens - len(ids))]
+
+    @torch.inference_mode()
+    def pooled(self, text: str) -> Tensor:
+        """As TextEncoder.pooled."""
+        ids = self.pooled_ids(text)
+        ids_T = torch.tensor(ids, device=next(self.clip.parameters()).device)
+        rows_T = torch.arange(len(ids), device=ids_T.device)
+        return self.clip.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T[-1:])[0]
+
+    def pooled_ids(self, text: str) -> list[int]:
+        """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
+        whole."""
+        ids = self._pairs.encode(text, parse_special=False)
+        return ids if len(ids) <= self.clip.context else [*ids[: self.clip.context - 1], ids[-1]]
+
+
+def load_flux_encoder(pipeline: Source, progress: Progress | None = None, *, most_tokens: int) -> FluxTextEncoder:
+    """CLIP in `text_encoder`, T5 in `text_encoder_2`, each with its tokenizer. Raises ModelRefused."""
+    first, second = (pipeline.components[name] for name in ("text_encoder", "text_encoder_2"))
+    before = open_checkpoint(first.folder).nbytes
+
+    def told(done: int, every: int) -> None:
+        assert progress is not None
+        progress(before + done, before + every)
+
+    clip = _encoder(first, progress)
+    t5 = _encoder(second, None if progress is None else told)
+    folders = [pipeline.components[name].folder for name in ("tokenizer", "tokenizer_2")]
+    try:
+        pairs, tokenizer = map(load_tokenizer, folders)
+    except ValueError as error:
+        raise ModelRefused(str(error)) from None
+    return FluxTextEncoder(t5, tokenizer, most_tokens, padding_of(tokenizer, folders[1]), clip, pairs)
+
+
+def _encoder(part: Component, progress: Progress | None) -> Encoder:
+    """One of them. The pipeline says its class, and its tensors their number format: T5's config of FLUX.1 has
+    neither."""
+    if part.config is None:
+        raise ModelRefused(f"{part.folder} has no config.json; fetch it again")
+    checkpoint = open_checkpoint(part.folder)
+    stated = {"architectures": [part.kind], "dtype": str(checkpoint.dtype).removeprefix("torch.")}
+    fields = Fields({**part.config.values, **stated}, part.config.source)
+    model = build_to_run(fields)
+    if not isinstance(model, Encoder):
+        raise ModelRefused(f"{part.folder} holds a {part.kind}, which is no encoder of texts")
+    fill(model, checkpoint, family_of(fields), progress)
+    bind_on_cpu(model)
+    return model

@@ -1,0 +1,67 @@
+"""A picture or a clip on many cards: ranked by dollars for each seller, without a price by speed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
+from ridgeline.media.diffusion.pipeline_plan_page import answer_json, refusals, thing
+from ridgeline.price.plan.comparison import Unpriced
+from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.util.document.humanize import gib, say_seconds, three
+
+
+def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
+    """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
+    some, rows = plans[0], list[Row | str]()
+    for seller, ranked in _rankings(plans):
+        heading = f"{seller}: cheapest {thing(some)}s first" if seller else f"{unpriced.words}: fastest first"
+        rows += [*([""] if rows else []), heading, *map(_row, ranked)]
+    notes = ["--seller NAME and --prices FILE choose whose prices."]
+    if unpriced.elsewhere:
+        notes.append(f"other sellers have some of those without a price: --seller {', '.join(unpriced.elsewhere)}")
+    if unable := [plan for plan in plans if plan.fit.how == "no"]:
+        short = (f"{p.card.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
+        notes.append(f"does not fit, by GiB a card: {', '.join(short)}")
+    notes += refusals(some)
+    heads = (f"a {thing(some)}", "an hour", "$/h", f"$ a {thing(some)}")
+    table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
+    frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
+    title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
+    return Document(title, (Table(table_columns, tuple(rows), tuple(notes)),), "one request after the other: no queues")
+
+
+def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
+    """The cards in the order of the rankings, then those that do not hold it."""
+    ranked = [plan for _, each in _rankings(plans) for plan in each]
+    unable = (plan for plan in plans if plan.fit.how == "no")
+    return {"cards": [_offer(plan) for plan in (*ranked, *unable)], "notes": refusals(plans[0])}
+
+
+def _offer(plan: PipelinePlan) -> dict[str, Any]:
+    price = plan.card.price
+    asked: dict[str, Any] = {"seller": None, "dollars_per_hour": None}
+    if price is not None:
+        asked = {"seller": price.asked_by, "dollars_per_hour": price.dollars * plan.devices}
+    return {"name": plan.card.name, "devices": plan.devices, **asked, **answer_json(plan)}
+
+
+def _rankings(plans: Sequence[PipelinePlan]) -> list[tuple[str, list[PipelinePlan]]]:
+    """By seller, those without a price last."""
+    by_seller: dict[str, list[PipelinePlan]] = {}
+    for plan in plans:
+        if plan.fit.how != "no":
+            price = plan.card.price
+            by_seller.setdefault("" if price is None else f"{price.asked_by} ({price.date})", []).append(plan)
+    order = sorted(by_seller, key=lambda seller: (seller == "", -len(by_seller[seller])))
+    return [(seller, sorted(by_seller[seller], key=_cost)) for seller in order]
+
+
+def _cost(plan: PipelinePlan) -> float:
+    return plan.each.expected if plan.dollars is None else plan.dollars
+
+
+def _row(plan: PipelinePlan) -> Row:
+    price, name = plan.card.price, plan.card.name if plan.devices == 1 else f"{plan.devices} x {plan.card.name}"
+    hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
+    dollars = "" if plan.dollars is None else three(plan.dollars)
+    return Row((name, say_seconds(plan.each.expected), three(plan.an_hour.expected), hourly, dollars, plan.fit.how))

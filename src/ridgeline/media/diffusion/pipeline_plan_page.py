@@ -1,0 +1,343 @@
+"""The plan of a pipeline as a document and as JSON: the answer, and the sections that it rests on."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.media.diffusion.diffusion_parallel import Division
+from ridgeline.media.diffusion.image_comparison import positions
+from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
+from ridgeline.media.diffusion.pipeline_price import RequestPrice, Stage
+from ridgeline.price.plan.plan_document import check_sections, classes_table
+from ridgeline.price.plan.request_phases import Estimate
+from ridgeline.price.plan.trust import trust_in, trust_in_words
+from ridgeline.util.document.elements import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three
+
+_MORE = "more: --full, --section NAME; figures: --json"
+
+
+def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None) -> Document:
+    """The answer and the table of stages; or these of SECTIONS, with all of them the answer before them."""
+    names = None if sections is None else check_sections(sections, SECTIONS)
+    blocks: list[Block] = []
+    if names is None or names == tuple(SECTIONS):
+        blocks.append(Facts(tuple(_answer(plan))))
+    for name in names or ("stages",):
+        heading, table = SECTIONS[name]
+        blocks += [Heading(heading), table(plan)] if names else [table(plan)]
+    if names is None:
+        blocks.append(Paragraph(_MORE, "dim"))
+    return Document(_title(plan), tuple(blocks))
+
+
+def _title(plan: PipelinePlan) -> str:
+    frames = f" x {plan.geometry.frames} frames" if plan.geometry.frames > 1 else ""
+    eager = ", nothing fused" if plan.eager else ""
+    return f"{plan.name} on {plan.devices} x {plan.card.title}: {plan.geometry.size}{frames}, {_steps(plan)}{eager}"
+
+
+def _steps(plan: PipelinePlan) -> str:
+    return f"{plan.steps} step{'s' * (plan.steps > 1)}"
+
+
+def thing(plan: PipelinePlan) -> str:
+    """picture or clip."""
+    return "clip" if plan.geometry.frames > 1 else "picture"
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
+
+
+def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
+    what, each = thing(plan), plan.each
+    facts = [
+        (
+            what,
+            f"{say_seconds(each.expected)} (floor {say_seconds(each.floor)}, bound {say_seconds(each.bound)}); "
+            f"{three(plan.an_hour.expected)} an hour{_divided(plan)}",
+        ),
+        ("cost", _cost(plan)),
+        ("passes", _passes(plan)),
+        *([] if plan.beside_picture is None else [("video", plan.beside_picture.words)]),
+        ("limit", _limit(plan)),
+        ("fits", _fits(plan)),
+        ("lever", _lever(plan)),
+        ("trust", trust_in_words(plan.card, [trust_in(plan.card.name, "", "picture")])),
+    ]
+    return facts + [("note", note) for note in _notes(plan)]
+
+
+def _divided(plan: PipelinePlan) -> str:
+    if plan.devices == 1:
+        return ""
+    alone = plan.alone.seconds.expected
+    return (
+        f" on {plan.devices} cards ({plan.request.division}), x {three(alone / plan.request.seconds.expected)} of one"
+    )
+
+
+def _cost(plan: PipelinePlan) -> str:
+    price = plan.card.price
+    if price is None or plan.dollars is None:
+        return "no seller known here has this card; give --price, or --prices FILE"
+    hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    return f"${three(plan.dollars)} a {thing(plan)}; {hourly}"
+
+
+def _passes(plan: PipelinePlan) -> str:
+    geometry, denoise = plan.geometry, plan.alone_request.denoise
+    _, *latents = geometry.latents
+    pixels = geometry.size.width * geometry.size.height * geometry.frames / positions(geometry)
+    guided = "with guidance two passes each" if plan.passes > 1 else "one pass each"
+    flops = denoise.flops / denoise.runs
+    return (
+        f"{' x '.join(map(str, latents))} latents, {pixels:.3g} x fewer than pixels, = {geometry.tokens:,} tokens; "
+        f"{_steps(plan)}, {guided}: "
+        f"{plan.job.passes} passes of {say(flops, 'FLOP')}, {denoise.attention:.0%} of it attention"
+    )
+
+
+def _limit(plan: PipelinePlan) -> str:
+    request = plan.request
+    shares = (
+        f"{stage.name} {stage.seconds.expected / request.seconds.expected:.0%} ({stage.limit})"
+        for stage in request.stages
+    )
+    return "time is " + ", ".join(shares)
+
+
+def _fits(plan: PipelinePlan) -> str:
+    fit = plan.fit
+    most, budget = (say_gib(gib(nbytes)) for nbytes in (fit.resident + fit.overhead, fit.budget))
+    line = f"{most} of {budget} that may be used a card: {say_gib(gib(plan.request.memory.all_weights))} of weights"
+    turns = say_gib(gib(fit.taking_turns + fit.overhead))
+    match fit.how:
+        case "yes":
+            return f"yes: {line}"
+        case "tiled":
+            return f"only decoded in tiles: {line}"
+        case "in turns":
+            return f"only if text encoder, denoiser and VAE take turns on the card ({turns}): all of it is {line}"
+        case _:
+            return f"NO: {line}; {turns} where its parts take turns"
+
+
+def _lever(plan: PipelinePlan) -> str:
+    """What saves most without another card, and that pictures side by side do not."""
+    parts = []
+    if plan.guidance_off is not None:
+        saved = 1 - plan.guidance_off.seconds.expected / plan.alone.seconds.expected
+        parts.append(f"without guidance n passes, not 2n: {saved:.0%} less")
+    fewer = [each for each in plan.fewer_steps if each.passes < plan.job.passes]
+    if fewer:
+        saved = 1 - fewer[0].seconds.expected / plan.alone.seconds.expected
+        parts.append(f"{fewer[0].name} {saved:.0%} less (a model that is distilled for it)")
+    count, gain = max(plan.side_by_side.items(), key=lambda item: item[1])
+    if gain < 1.05:
+        parts.append(f"{thing(plan)}s side by side take as long each: a pass is above the ridge")
+    else:
+        parts.append(f"{count} {thing(plan)}s side by side take x {gain:.2f} less each")
+    return "; ".join(parts)
+
+
+def _notes(plan: PipelinePlan) -> list[str]:
+    usual, notes = plan.usual, list[str]()
+    if plan.otherwise is not None and not plan.eager:
+        notes.append(f"norms, gates and rotations fused (torch.compile); else {_eager(plan)} (--eager)")
+    if not usual.tokens:
+        notes.append(f"a prompt of {usual.texts(1)[0]} tokens; texts are read as long as they are")
+    return notes + refusals(plan)
+
+
+def refusals(plan: PipelinePlan) -> list[str]:
+    """Return a line if `image` and `video` refuse the scheduler of the planned folder, and no line otherwise."""
+    refused, command = plan.usual.refused, "video" if plan.geometry.frames > 1 else "image"
+    return [f"`ridgeline {command}` refuses the scheduler of this folder: {refused}"] if refused else []
+
+
+def _eager(plan: PipelinePlan) -> str:
+    """`869 ms on one card, as each op of a pass moves 147 GB beside products and attention`."""
+    assert plan.otherwise is not None
+    assert plan.unfused is not None
+    moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
+    seconds = say_seconds(plan.otherwise.seconds.expected)
+    return f"{seconds} on one card, as ops beside products and attention move {moved} a pass"
+
+
+# -- the sections -----------------------------------------------------------------------------------------------------
+
+
+def _stages(plan: PipelinePlan) -> Table:
+    rows = [_stage(stage, stage.name, stage.count) for stage in plan.request.stages]
+    request = plan.request
+    denoise = request.denoise
+    one = denoise.once.seconds * (1 / denoise.once.steps)
+    flops, nbytes = denoise.flops / denoise.runs, denoise.nbytes / denoise.runs
+    cells = ("a pass", "", *_figures(flops, nbytes, one), f"{denoise.attention:.0%}", denoise.limit)
+    rows.insert(2, Row(cells, "dim"))
+    flops, nbytes = (sum(getattr(stage, name) for stage in request.stages) for name in ("flops", "nbytes"))
+    rows.append(Row(("all", "", *_figures(flops, nbytes, request.seconds), "", ""), "strong"))
+    heads = ("", "runs", "FLOP", "moved", "floor", "bound", "expected", "attention", "roof")
+    each = " a card" if plan.devices > 1 else ""
+    notes = (f"FLOPs and bytes are one card's{', and so are seconds, with what cards exchange' * bool(each)}",)
+    return Table(columns(*heads, words=(0, 8)), tuple(rows), notes if each else ())
+
+
+def _stage(stage: Stage, name: str, count: int) -> Row:
+    cells = (name, f"{stage.runs:,}", *_figures(stage.flops, stage.nbytes, stage.seconds))
+    return Row((*cells, f"{stage.attention:.0%}", stage.limit))
+
+
+def _figures(flops: float, nbytes: float, seconds: Estimate) -> tuple[str, ...]:
+    return (
+        say(flops, "FLOP"),
+        say(nbytes, "B"),
+        *(say_seconds(value) for value in dataclasses.astuple(seconds)),
+    )
+
+
+def _memory(plan: PipelinePlan) -> Table:
+    memory, fit = plan.request.memory, plan.fit
+    rows = [(f"weights: {name}", nbytes) for name, nbytes in memory.weights.items()]
+    rows += [
+        ("activations: a text", memory.encode),
+        ("activations: a pass", memory.denoise),
+        ("activations: decode", memory.whole),
+        ("the same in tiles", memory.tiled),
+        ("overhead", fit.overhead),
+        ("all parts there, decoded whole", fit.resident + fit.overhead),
+        ("decoded in tiles", fit.tiled + fit.overhead),
+        ("parts take turns", fit.taking_turns + fit.overhead),
+        ("may be used", fit.budget),
+    ]
+    cells = (Row((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    return Table(columns("a card", "GiB", "GB"), tuple(cells))
+
+
+def _changes(plan: PipelinePlan) -> Table:
+    """Steps, guidance, pictures side by side, on one card."""
+    asked = plan.alone.seconds.expected
+    variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
+    rows = [
+        Row((
+            each.name, f"{each.passes:,}", say_seconds(each.seconds.expected),
+            "" if not number else f"{each.seconds.expected / asked - 1:+.0%}",
+            "" if not number else f"{each.passes / plan.job.passes - 1:+.0%}",
+        ))
+        for number, each in enumerate(variants)
+    ]  # fmt: skip
+    for count, gain in plan.side_by_side.items():
+        name = f"{count} {thing(plan)}s in one pass"
+        rows.append(Row((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {thing(plan)}", "")))
+    return Table(columns("on one card", "passes in all", "expected", "time", "passes", words=(0,)), tuple(rows))
+
+
+def _cards(plan: PipelinePlan) -> Table:
+    one, rows = plan.alone.seconds.expected, []
+    for count, ways in plan.cards.items():
+        for division, request in ways.items():
+            seconds, dollars = request.seconds.expected, plan.dollars_of(request)
+            rows.append(Row((
+                f"{count}", str(division), say_seconds(seconds), f"x {three(one / seconds)}",
+                say(request.denoise.message_bytes, "B") if request.denoise.message_bytes else "",
+                say_seconds(request.denoise.talk.expected) if request.denoise.message_bytes else "",
+                "" if dollars is None else f"${three(dollars)}",
+            )))  # fmt: skip
+    heads = ("cards", "divided by", "expected", "of one", "exchanged a step", "takes", f"a {thing(plan)}")
+    notes = ("guidance: a pass of the pair on each half; sequence: rows, and heads around attention (Ulysses)",)
+    return Table(columns(*heads, words=(1,)), tuple(rows), notes)
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], Table]]] = MappingProxyType(
+    {
+        "stages": ("Stage by stage", _stages),
+        "memory": ("Memory", _memory),
+        "changes": ("What would change it", _changes),
+        "cards": ("One request on several cards", _cards),
+        "classes": (
+            "By class of operation, and the roof it is under",
+            lambda plan: classes_table([stage.once for stage in plan.request.stages]),
+        ),
+    }
+)
+"""What may be asked for by name, in the order of --full."""
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
+    """All figures, in SI units, bytes and seconds."""
+    request, fit, price = plan.request, plan.fit, plan.card.price
+    frames, rows, columns_ = plan.geometry.grid
+    return {
+        "pipeline": {"name": plan.name, "parameters": dict(plan.parameters)},
+        "device": {"name": plan.card.name, "count": plan.devices, "dollars_per_hour": price and price.dollars},
+        "request": {
+            "size": list(plan.geometry.size), "frames": plan.geometry.frames, "latents": list(plan.geometry.latents),
+            "grid": [frames, rows, columns_], "tokens": plan.geometry.tokens, "steps": plan.steps,
+            "guidance": plan.scale, "passes": plan.job.passes, "texts": list(plan.job.texts),
+            "count": plan.job.pictures,
+        },
+        "answer": answer_json(plan),
+        "stages": [_stage_json(stage) for stage in request.stages],
+        "memory": {**dataclasses.asdict(request.memory), **dataclasses.asdict(fit)},
+        "changes": {
+            "steps": [_variant_json(each) for each in plan.fewer_steps],
+            "eager" if not plan.eager else "fused": None if plan.otherwise is None else _variant_json(plan.otherwise),
+            "without_guidance": None if plan.guidance_off is None else _variant_json(plan.guidance_off),
+            "side_by_side": {str(count): gain for count, gain in plan.side_by_side.items()},
+        },
+        "cards": [_way_json(plan, way) for ways in plan.cards.values() for way in ways.values()],
+        "beside_picture": _beside_json(plan),
+        "notes": _notes(plan),
+    }  # fmt: skip
+
+
+def answer_json(plan: PipelinePlan) -> dict[str, Any]:
+    """Seconds and dollars of a picture or a clip."""
+    return {
+        "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
+        "dollars": plan.dollars, "fits": plan.fit.how, "division": _division(plan.request.division),
+    }  # fmt: skip
+
+
+def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
+    beside = plan.beside_picture
+    if beside is None:
+        return None
+    each = {"parameters": beside.parameters, "latents": beside.latents}
+    return {
+        name: {
+            "clip": one.own, "picture": one.picture, "times": one.times,
+            "said": [one.least, one.most], "place": one.place,
+        }
+        for name, one in each.items()
+    }  # fmt: skip
+
+
+def _division(division: Division) -> dict[str, int]:
+    return dataclasses.asdict(division)
+
+
+def _stage_json(stage: Stage) -> dict[str, Any]:
+    return {
+        "name": stage.name, "runs": stage.runs, "flops": stage.flops, "bytes": stage.nbytes,
+        "seconds": dataclasses.asdict(stage.seconds), "limit": stage.limit, "attention": stage.attention,
+        "exchanged": {"bytes": stage.message_bytes, "seconds": dataclasses.asdict(stage.talk)},
+        "classes": [dataclasses.asdict(row) for row in stage.once.classes],
+    }  # fmt: skip
+
+
+def _variant_json(variant: Any) -> dict[str, Any]:
+    return dataclasses.asdict(variant)
+
+
+def _way_json(plan: PipelinePlan, request: RequestPrice) -> dict[str, Any]:
+    return {
+        "cards": request.division.cards, "division": _division(request.division),
+        "seconds": dataclasses.asdict(request.seconds), "dollars": plan.dollars_of(request),
+        "exchanged_bytes_a_step": request.denoise.message_bytes,
+    }  # fmt: skip

@@ -1,0 +1,312 @@
+"""scheduler_config.json: the sampler and the schedule that a pipeline was released with.
+
+Only what is built is read. An option that would change the result is refused; one that changes nothing here is passed
+over by name; one that nobody knows is refused.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.media.diffusion.samplers import LatentConsistency, Sampler, dpmpp_2m, euler, renoise, unipc
+from ridgeline.media.diffusion.schedules import (
+    Betas,
+    Schedule,
+    Spacing,
+    consistency,
+    discrete,
+    dpmpp_flow,
+    euler_flow,
+    trained_sigmas,
+    unipc_flow,
+)
+from ridgeline.media.diffusion.timestep_call import TimestepCall
+
+MAX_TRAIN_STEPS = 100_000
+
+Shift = Callable[[int, int], float]
+"""The factor by which noise levels are shifted, for a latent of so many tokens in so many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A sampler with the schedules that it takes.
+
+    Args:
+        sampler: makes one step.
+        most_steps: more could not be told apart by the denoiser.
+        make: a schedule of so many steps for a latent of so many tokens.
+    """
+
+    sampler: Sampler
+    most_steps: int
+    make: Callable[[int, int], Schedule]
+
+    def schedule(self, steps: int, tokens: int) -> Schedule:
+        """The schedule of a request. Raises ValueError for a number of steps that cannot be."""
+        if not 1 <= steps <= self.most_steps:
+            raise ValueError(f"{steps} steps: this model takes 1 to {self.most_steps}")
+        return self.make(steps, tokens)
+
+
+def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Scheduler:
+    """Return the sampler and the schedules that the scheduler_config.json at `path` states.
+
+    call: how the pipeline asks its scheduler for timesteps. listed: the scheduler's class by the pipeline's index, ""
+    if it is not known: diffusers reads the file as that class, whatever the file says.
+    Raises ModelRefused in one line that names the file, the option and what is supported.
+    """
+    fields = Fields.read(path)
+    if listed and not fields.has("_class_name"):
+        fields = Fields({**fields.values, "_class_name": listed}, fields.source)
+    scheduler = scheduler_of(fields, call)
+    if listed and _name(fields) != listed:
+        raise fields.refuse(
+            f"_class_name is {_name(fields)}, and model_index.json lists a {listed}; write the class that is meant "
+            "into both"
+        )
+    return scheduler
+
+
+def scheduler_of(fields: Fields, call: TimestepCall) -> Scheduler:
+    """As `read_scheduler`, of fields that were read."""
+    name = fields.text("_class_name", "")
+    if name not in READERS:
+        raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(READERS)} are built")
+    scheduler = READERS[name](fields, call)
+    fields.passed_over(*OPTIONS)
+    if unread := fields.unread():
+        raise fields.refuse(f"{unread[0]} is no option of {name} that is known; remove it if it changes nothing")
+    return scheduler
+
+
+def _euler(fields: Fields, call: TimestepCall) -> Scheduler:
+    """Read FlowMatchEulerDiscreteScheduler."""
+    return _flow_match(fields, call, renoise if fields.flag("stochastic_sampling", False) else euler)
+
+
+def _flow_lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+    """Read FlowMatchLCMScheduler, the stochastic sampling of flow-match Euler under a name of its own."""
+    fields.refuse_if("scale_factors")
+    return _flow_match(fields, call, renoise)
+
+
+def _flow_match(fields: Fields, call: TimestepCall, step: Sampler) -> Scheduler:
+    """Return flow-match Euler's schedules, from the sigmas that the pipeline passes or else the scheduler's own."""
+    train_steps = _train_steps(fields)
+    _refuse_other_sigmas(fields)
+    for name in ("invert_sigmas", "shift_terminal"):
+        fields.refuse_if(name)
+    passed = call.passed_sigmas(fields)
+    if fields.flag("use_dynamic_shifting", False):
+        shift_of = _dynamic_shift(fields, call)
+
+        def dynamic(steps: int, tokens: int) -> Schedule:
+            sigmas_S = passed(steps) if passed else trained_sigmas(steps, 1.0, train_steps)
+            return euler_flow(sigmas_S, shift_of(tokens, steps), train_steps, dynamic=True)
+
+        return Scheduler(step, train_steps - 1, dynamic)
+    shift = fields.positive("shift", 1.0)
+
+    def static(steps: int, tokens: int) -> Schedule:
+        sigmas_S = passed(steps) if passed else trained_sigmas(steps, shift, train_steps)
+        return euler_flow(sigmas_S, shift, train_steps)
+
+    return Scheduler(step, train_steps - 1, static)
+
+
+def _unipc(fields: Fields, call: TimestepCall) -> Scheduler:
+    """UniPCMultistepScheduler of order 2."""
+    fields.refuse_but("solver_order", 2)
+    _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
+    fields.refuse_but("predict_x0", True)
+    fields.refuse_but("lower_order_final", True)
+    for name in ("disable_corrector", "solver_p", "shift_terminal"):
+        fields.refuse_if(name)
+    _refuse_other_sigmas(fields)
+    _refuse_passed_sigmas(fields, call)
+    dynamic = fields.flag("use_dynamic_shifting", False)
+    shift_of = _dynamic_shift(fields, call) if dynamic else _static_shift(fields)
+
+    def flow(steps: int, tokens: int, train_steps: int) -> Schedule:
+        return unipc_flow(steps, shift_of(tokens, steps), train_steps, dynamic=dynamic)
+
+    return _multistep(fields, unipc, flow)
+
+
+def _dpmpp(fields: Fields, call: TimestepCall) -> Scheduler:
+    """DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
+    fields.refuse_but("algorithm_type", "dpmsolver++")
+    fields.refuse_but("solver_order", 2)
+    _refuse_but_read_as(fields, "solver_type", "midpoint", "logrho", "bh1", "bh2")
+    fields.refuse_but("lambda_min_clipped", -math.inf)
+    for name in ("use_lu_lambdas", "variance_type"):
+        fields.refuse_if(name)
+    _refuse_other_sigmas(fields)
+    _refuse_passed_sigmas(fields, call)
+    shift_of = _static_shift(fields)
+    if call.mu is not None:  # the reference takes a mu for dynamic shifting alone, and dynamic shifting without one
+        if not fields.flag("use_dynamic_shifting", False):
+            raise fields.refuse(
+                f"use_dynamic_shifting is not true; a {call.pipeline} passes a mu, which {_name(fields)} takes only "
+                "for dynamic shifting"
+            )
+        fields.refuse_but("time_shift_type", "exponential")
+        mu = call.mu(fields)
+
+        def shift_of(tokens: int, steps: int) -> float:
+            return float(np.exp(mu(tokens, steps)))
+
+    def flow(steps: int, tokens: int, train_steps: int) -> Schedule:
+        return dpmpp_flow(steps, shift_of(tokens, steps), train_steps)
+
+    return _multistep(fields, dpmpp_2m, flow)  # a last sigma of zero asks for order 1, whatever lower_order_final says
+
+
+def _lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+    """Read LCMScheduler. Its timesteps are those of the distillation, whatever timestep_spacing says. No step ends
+    before the first of them, whatever set_alpha_to_one says."""
+    _refuse_passed_sigmas(fields, call)
+    betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
+    fields.refuse_but("prediction_type", "epsilon")
+    for name in ("clip_sample", "thresholding"):
+        fields.refuse_if(name)
+    original = fields.count("original_inference_steps", 50, most=betas.train_steps)
+    sampler = LatentConsistency(fields.positive("timestep_scaling", 10.0))
+    return Scheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
+
+
+READERS: dict[str, Callable[[Fields, TimestepCall], Scheduler]] = {
+    "FlowMatchEulerDiscreteScheduler": _euler,
+    "FlowMatchLCMScheduler": _flow_lcm,
+    "UniPCMultistepScheduler": _unipc,
+    "DPMSolverMultistepScheduler": _dpmpp,
+    "LCMScheduler": _lcm,
+}
+"""The readers of configs, by the class of a scheduler in diffusers."""
+
+OPTIONS = (
+    "algorithm_type", "base_image_seq_len", "base_shift", "beta_end", "beta_schedule", "beta_start", "clip_sample",
+    "clip_sample_range", "corrector_order", "disable_corrector", "dynamic_thresholding_ratio", "euler_at_final",
+    "final_sigmas_type", "flow_shift", "interpolation_type", "invert_sigmas", "lambda_min_clipped",
+    "lower_order_final", "max_image_seq_len", "max_shift", "num_train_timesteps", "original_inference_steps",
+    "predict_x0", "prediction_type", "predictor_order", "rescale_betas_zero_snr", "rho", "sample_max_value",
+    "scale_factors", "set_alpha_to_one", "shift", "shift_terminal", "sigma_data", "sigma_max", "sigma_min",
+    "sigma_schedule", "skip_prk_steps", "solver_order", "solver_p", "solver_type", "steps_offset",
+    "stochastic_sampling", "tau_func", "thresholding", "time_shift_type", "timestep_scaling", "timestep_spacing",
+    "timestep_type", "trained_betas", "upscale_mode", "use_beta_sigmas", "use_dynamic_shifting",
+    "use_exponential_sigmas", "use_flow_sigmas", "use_karras_sigmas", "use_lu_lambdas", "variance_type",
+)  # fmt: skip
+"""The options of diffusers' schedulers for images and videos.
+
+A config that diffusers made from that of another scheduler keeps the options of both. A reader has read or refused all
+options of its own that change a result; the others change nothing.
+"""
+
+
+# -- what several have ------------------------------------------------------------------------------------------------
+
+
+def _name(fields: Fields) -> str:
+    return fields.text("_class_name")
+
+
+def _refuse_but_read_as(fields: Fields, name: str, built: str, *same: str) -> None:
+    """Refuse any value of an option but the one that is built and those that the reference reads as that one."""
+    if fields.value(name) not in same:
+        fields.refuse_but(name, built)
+
+
+def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
+    """Refuse a scheduler that cannot take the sigmas which the pipeline passes to it."""
+    if call.passed_sigmas(fields) is not None:
+        unless = " unless use_flow_sigmas is true" if call.except_flow else ""
+        raise fields.refuse(
+            f"_class_name is {_name(fields)}, and a {call.pipeline} passes sigmas, which it does not take{unless}"
+        )
+
+
+def _static_shift(fields: Fields) -> Shift:
+    factor = fields.positive("flow_shift", 1.0)
+    return lambda tokens, steps: factor
+
+
+def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
+    """Return the shift that follows from the mu which the pipeline passes. Raises ModelRefused."""
+    if call.mu is None:
+        raise fields.refuse(
+            f"use_dynamic_shifting = True is not supported: a {call.pipeline} passes no mu, which it needs"
+        )
+    kind = fields.text("time_shift_type", "exponential")
+    if kind not in ("exponential", "linear"):
+        raise fields.refuse(f"time_shift_type = {kind} is not supported; exponential and linear are")
+    mu = call.mu(fields)
+    return mu if kind == "linear" else lambda tokens, steps: math.exp(mu(tokens, steps))
+
+
+def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int], Schedule]) -> Scheduler:
+    """Return the schedules of UniPC or DPM-Solver++, which take velocities along flow sigmas or noise along betas.
+
+    flow: makes a schedule of flow sigmas from the steps, the tokens of the latent and the steps of training.
+    """
+    fields.refuse_but("final_sigmas_type", "zero")
+    fields.refuse_if("thresholding")
+    along_flow = fields.flag("use_flow_sigmas", False)
+    prediction, built = fields.text("prediction_type", "epsilon"), "flow_prediction" if along_flow else "epsilon"
+    if prediction != built:
+        raise fields.refuse(f"prediction_type = {prediction} is not supported beside use_flow_sigmas = {along_flow}")
+    if along_flow:
+        train_steps = _train_steps(fields)
+        return Scheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, tokens, train_steps))
+    spacing, offset = _spacing(fields)
+    betas = _betas(fields, start=0.0001, end=0.02, kind="linear")
+    most = betas.train_steps - 1 - offset
+    return Scheduler(sampler, most, lambda steps, tokens: discrete(steps, betas, spacing, offset))
+
+
+def _spacing(fields: Fields) -> tuple[Spacing, int]:
+    """Return how timesteps are spaced, and their offset, which only leading ones have. Raises ModelRefused."""
+    spacing = fields.text("timestep_spacing", "linspace")
+    if spacing == "leading":
+        offset = fields.natural("steps_offset") if fields.has("steps_offset") else 0
+        if offset > 1:
+            raise fields.refuse(f"steps_offset = {offset} is not supported; 0 and 1 are")
+        return "leading", offset
+    if spacing in ("linspace", "trailing"):
+        return ("trailing" if spacing == "trailing" else "linspace"), 0
+    raise fields.refuse(f"timestep_spacing = {spacing} is not supported; linspace, leading and trailing are")
+
+
+def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
+    """The betas of training; start, end and kind where the config does not say them."""
+    for name in ("trained_betas", "rescale_betas_zero_snr"):
+        fields.refuse_if(name)
+    kind = fields.text("beta_schedule", kind)
+    if kind not in ("linear", "scaled_linear"):
+        raise fields.refuse(f"beta_schedule = {kind} is not supported; linear and scaled_linear are")
+    betas = Betas(
+        fields.positive("beta_start", start),
+        fields.positive("beta_end", end),
+        kind == "scaled_linear",
+        _train_steps(fields),
+    )
+    if not betas.start <= betas.end < 1:
+        raise fields.refuse(f"beta_start = {betas.start} and beta_end = {betas.end}; betas rise and stay below 1")
+    return betas
+
+
+def _train_steps(fields: Fields) -> int:
+    """Two at least: a schedule needs a step between them."""
+    steps = fields.count("num_train_timesteps", 1000, most=MAX_TRAIN_STEPS)
+    if steps < 2:
+        raise fields.refuse(f"num_train_timesteps is {steps}; it must be 2 or more")
+    return steps
+
+
+def _refuse_other_sigmas(fields: Fields) -> None:
+    for name in ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"):
+        fields.refuse_if(name)

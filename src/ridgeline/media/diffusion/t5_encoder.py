@@ -1,0 +1,83 @@
+"""T5 as a text encoder: the encoder of T5 or UMT5 alone reads a prompt as it is typed, but for its white space."""
+
+import html
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ridgeline.backends.model_loader import bind_on_cpu
+from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
+from ridgeline.core.models import ModelRefused, build_to_run
+from ridgeline.core.models.common.encoder import Encoder
+from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.sizes import sizes_of
+from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.work import Segment
+from ridgeline.core.text import Tokenizer, load_tokenizer
+from ridgeline.media.diffusion.text_encoder import TextEncoder
+
+Clean = Callable[[str], str]
+
+
+def lowered(text: str) -> str:
+    """As PixArt reads a prompt: in small letters."""
+    return text.lower().strip()
+
+
+def unescaped(text: str) -> str:
+    """As Wan reads a prompt: entities of HTML are the characters that they stand for, and white space is one space."""
+    return re.sub(r"\s+", " ", html.unescape(html.unescape(text)).strip()).strip()
+
+
+class T5TextEncoder(TextEncoder):
+    """The encoder of T5 or UMT5. Its last states are taken, the end of the text among them; what a pipeline pads texts
+    with is the denoiser's."""
+
+    def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:
+        """clean: what is done to a text first."""
+        self.model, self.tokenizer, self._clean = model, tokenizer, clean
+        self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """As TextEncoder.models."""
+        return (self.model,)
+
+    def ids(self, text: str, what: str = "prompt") -> list[int]:
+        """As TextEncoder.ids."""
+        clean = self._clean(text)
+        try:
+            self.tokenizer.check_length(clean, self.most_tokens)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+        ids = self.tokenizer.encode(clean, parse_special=False)
+        if len(ids) > self.most_tokens:
+            raise ValueError(f"the {what} has {len(ids)} tokens, the model reads {self.most_tokens}; shorten it")
+        return ids
+
+    @torch.inference_mode()
+    def encode(self, ids: Sequence[int]) -> Tensor:
+        """As TextEncoder.encode."""
+        ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
+        rows_T = torch.arange(len(ids), device=ids_T.device)
+        return self.model.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T)
+
+
+def load_t5_encoder(
+    pipeline: Source, progress: Progress | None = None, *, clean: Clean, most_tokens: int
+) -> T5TextEncoder:
+    """The `text_encoder` of a pipeline with its `tokenizer`. Raises ModelRefused."""
+    source = open_source(str(pipeline.components["text_encoder"].folder))
+    model = build_to_run(source.config)
+    if not isinstance(model, Encoder):
+        raise ModelRefused(f"{source.name} is no encoder of T5 or UMT5, which the text encoder of this pipeline is")
+    load_weights(model, source, progress=progress)
+    bind_on_cpu(model)
+    try:
+        tokenizer = load_tokenizer(pipeline.components["tokenizer"].folder)
+    except ValueError as error:
+        raise ModelRefused(str(error)) from None
+    return T5TextEncoder(model, tokenizer, clean, most_tokens)

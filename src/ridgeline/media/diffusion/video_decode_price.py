@@ -1,0 +1,205 @@
+"""What decoding a clip costs: Wan's causal VAE in closed form, layer by layer. diffusers runs it
+(`video_autoencoder.py`); its price is ours.
+
+Latent frames are decoded one after the other; a convolution over time keeps the last two frames that it saw. The first
+latent frame becomes one frame, each other one as many as `temporal` (arXiv:2503.20314, section 4.2).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.op import Launch
+from ridgeline.media.diffusion.geometry import Geometry
+from ridgeline.price.device import Device
+from ridgeline.price.op_time import OpTime, compute_seconds, floor_seconds, op_seconds
+from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
+
+_KEPT = 2  # frames that a convolution over time looks back
+_OVER_TIME = (3, 27)  # volumes of kernels that look back: 3 x 1 x 1 and 3 x 3 x 3
+_NORM_FLOPS = 8  # for each number: its square, their sum, a product with the root and one with the scale; silu's four
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """All calls of one layer in a decode.
+
+    kind: convolution, attention or norm. calls: how often it is called. cost: FLOPs and bytes of all calls together.
+    numbers: that one call reads and writes. kept: numbers that it keeps from one call to the next.
+    """
+
+    kind: str
+    calls: int
+    cost: Cost
+    numbers: int
+    kept: int = 0
+    parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What passes a layer: latent frames; rate, frames that each of them but the first has become there; pixels of such
+    a frame."""
+
+    latents: int
+    rate: int
+    pixels: int
+
+    @property
+    def frames(self) -> int:
+        return 1 + (self.latents - 1) * self.rate
+
+
+class ClipDecoder:
+    """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
+
+    def __init__(self, fields: Fields, dtype: torch.dtype) -> None:
+        """fields: its config.json."""
+        self.dtype = dtype
+        multipliers = fields.integers("dim_mult")
+        base = fields.count("decoder_base_dim", fields.count("base_dim", 96))
+        self._widths = [base * m for m in (multipliers[-1], *reversed(multipliers))]
+        self._depth = 1 + fields.count("num_res_blocks", 2)
+        self._grows = [bool(each) for each in reversed(fields.value("temperal_downsample"))]
+        self._residual = fields.flag("is_residual", False)
+        self._latents, self._outputs = fields.count("z_dim", 16), fields.count("out_channels", 3)
+        self.patch = fields.count("patch_size", 1)
+        self.factor = self.patch * 2 ** (len(multipliers) - 1)
+
+    @property
+    def parameters(self) -> int:
+        """Of the decoder's convolutions. Those of its norms, a number a channel, are left out."""
+        return sum(layer.parameters for layer in self.layers((2, 1, 1)))
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of these parameters."""
+        return self.parameters * self.dtype.itemsize
+
+    def activations(self, geometry: Geometry) -> float:
+        """Bytes of activations at once: those of the widest call, half as much again for the stream that its result
+        will be added to, and what all layers keep. They do not grow with the clip: it is decoded frame by frame."""
+        layers = list(self.layers(geometry.latents[1:]))
+        return self.dtype.itemsize * (
+            1.5 * max(layer.numbers for layer in layers) + sum(layer.kept for layer in layers)
+        )
+
+    def price(self, device: Device, geometry: Geometry, clips: int) -> PhasePrice:
+        """Decoding so many clips, one after the other, as a phase of a request."""
+        about = f"{geometry.frames} frames of {geometry.size} pixels"
+        rows = [(layer, self._seconds(layer, device)) for layer in self.layers(geometry.latents[1:])]
+        cost = sum((layer.cost for layer, _ in rows), Cost())
+        once = self.weight_bytes
+        floor = floor_seconds(Cost(cost.flops, once), device, once)
+        seconds = Estimate(floor, sum(time.bound for _, time in rows), sum(time.expected for _, time in rows))
+        arithmetic, memory = compute_seconds(cost, device), cost.total_bytes / device.bandwidth
+        return PhasePrice(
+            "decode", clips, about, 1, 0, None, cost.total_flops,
+            cost.weight_bytes, 0.0, 0.0, cost.activation_bytes, {},
+            arithmetic=arithmetic,
+            memory=memory,
+            intensity=cost.intensity,
+            ridge=cost.intensity * memory / arithmetic,
+            limit="compute" if arithmetic >= memory else "memory",
+            idle=1 - arithmetic / floor,
+            seconds=seconds,
+            classes=_classes(rows, seconds.bound),
+            host=0.0,
+        )  # fmt: skip
+
+    def _seconds(self, layer: Layer, device: Device) -> OpTime:
+        each = layer.cost * (1 / layer.calls)
+        name = format_of(self.dtype).name
+        kernel = Launch(f"{layer.kind}.{'images' if layer.kind == 'convolution' else 'frames'}", name, 1, each)
+        once = op_seconds(each, (kernel,), device, self.weight_bytes)
+        return OpTime(once.bound * layer.calls, once.expected * layer.calls, once.limit)
+
+    # -- layer by layer -----------------------------------------------------------------------------------------------
+
+    def layers(self, latents: Sequence[int]) -> Iterator[Layer]:
+        """The layers of a decode in their order. latents: frames, rows, columns."""
+        frames, rows, columns = latents
+        place, first = _Place(frames, 1, rows * columns), self._widths[0]
+        yield self._convolution(_Place(1, 1, frames * place.pixels), self._latents, self._latents, 1)
+        yield self._convolution(place, self._latents, first, 27)
+        yield from self._block(place, first, first)
+        yield from self._attention(place, first)
+        yield from self._block(place, first, first)
+        for stage, (inputs, width) in enumerate(zip(self._widths, self._widths[1:], strict=False)):
+            halved = stage > 0 and not self._residual
+            yield from self._block(place, inputs // 2 if halved else inputs, width)
+            for _ in range(self._depth - 1):
+                yield from self._block(place, width, width)
+            if stage < len(self._grows):
+                if self._grows[stage]:
+                    if place.latents > 1:  # all but the first of them
+                        yield self._convolution(place, width, 2 * width, 3, skipped=1)
+                    place = _Place(place.latents, 2 * place.rate, place.pixels)
+                place = _Place(place.latents, place.rate, 4 * place.pixels)
+                yield self._convolution(place, width, width if self._residual else width // 2, 9)
+        yield self._norm(place, self._widths[-1])
+        yield self._convolution(place, self._widths[-1], self._outputs, 27)
+
+    def _block(self, place: _Place, inputs: int, width: int) -> Iterator[Layer]:
+        """Norm and convolution, twice, beside the stream."""
+        yield self._norm(place, inputs)
+        yield self._convolution(place, inputs, width, 27)
+        yield self._norm(place, width)
+        yield self._convolution(place, width, width, 27)
+        if inputs != width:
+            yield self._convolution(place, inputs, width, 1)
+
+    def _attention(self, place: _Place, width: int) -> Iterator[Layer]:
+        """Over the pixels of each frame, with one head."""
+        yield self._norm(place, width)
+        yield self._convolution(place, width, 3 * width, 1)
+        numbers = 4 * width * place.pixels
+        flops = {format_of(self.dtype).name: 4.0 * width * place.pixels**2 * place.frames}
+        cost = Cost(flops, activation_bytes=numbers * place.frames * self.dtype.itemsize)
+        yield Layer("attention", place.frames, cost, numbers)
+        yield self._convolution(place, width, width, 1)
+
+    def _convolution(self, place: _Place, inputs: int, width: int, volume: int, *, skipped: int = 0) -> Layer:
+        """inputs, width: channels in and out. volume: of the kernel, frames x lines x columns. skipped: latent frames
+        for which it is not called. Each call reads its weights."""
+        calls, results = place.latents - skipped, (place.frames - skipped) * place.pixels
+        parameters = (volume * inputs + 1) * width
+        numbers = (inputs + width) * place.rate * place.pixels
+        cost = Cost(
+            {format_of(self.dtype).name: 2.0 * volume * inputs * width * results},
+            weight_bytes=parameters * calls * self.dtype.itemsize,
+            activation_bytes=(inputs + width) * results * self.dtype.itemsize,
+        )
+        kept = _KEPT * inputs * place.pixels if volume in _OVER_TIME else 0
+        return Layer("convolution", calls, cost, numbers, kept, parameters)
+
+    def _norm(self, place: _Place, width: int) -> Layer:
+        """RMSNorm over channels and silu."""
+        results = place.frames * place.pixels * width
+        cost = Cost({"fp32": float(_NORM_FLOPS * results)}, activation_bytes=2 * results * self.dtype.itemsize)
+        return Layer("norm", place.latents, cost, 2 * width * place.rate * place.pixels)
+
+
+def _classes(rows: Sequence[tuple[Layer, OpTime]], bound: float) -> tuple[ClassRow, ...]:
+    """By class, the longest first."""
+    found = []
+    for kind in dict.fromkeys(layer.kind for layer, _ in rows):
+        own = [(layer, time) for layer, time in rows if layer.kind == kind]
+        seconds = sum(time.bound for _, time in own)
+        limits = {roof: sum(time.bound for _, time in own if time.limit == roof) for roof in ("compute", "memory")}
+        found.append(
+            ClassRow(
+                kind,
+                sum(layer.cost.total_flops for layer, _ in own),
+                sum(layer.cost.total_bytes for layer, _ in own),
+                seconds,
+                sum(time.expected for _, time in own),
+                seconds / bound,
+                max(limits, key=lambda roof: limits[roof]),
+            )
+        )
+    return tuple(sorted(found, key=lambda row: -row.bound))

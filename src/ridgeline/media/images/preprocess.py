@@ -1,0 +1,160 @@
+"""An image before a tower reads it: a file that anybody may have made is opened within bounds; then the image is
+scaled, padded to a square, normalised and cut into patches.
+
+As transformers' JanusImageProcessor does it, with Pillow; what its preprocessor_config.json says is read here.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from ridgeline.core.models import ModelRefused
+from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.engine.encoder_features import Features
+from ridgeline.util import untrusted
+
+_FILES = ("preprocessor_config.json", "processor_config.json")  # the second has it in a section
+_SECTION = "image_processor"
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, which is the default
+
+_USUAL = {"image_mean": _MEAN, "image_std": _STD}
+
+MAX_PIXELS = 50_000_000
+"""Pixels of an image: 150 MB once it is unpacked, about as many as the largest hand-held cameras make."""
+MAX_BYTES = 256 << 20
+"""Bytes of a file."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Those that Pillow reads by itself, without programs beside it."""
+
+
+def read_picture(path: Path) -> Image.Image:
+    """The image of a file in RGB, turned upright as its EXIF says; of several frames the first. Raises ValueError, in
+    one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} has {size >> 20:,} MiB; an image of at most {MAX_BYTES >> 20} MiB is read")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is lower
+            with Image.open(path, formats=FORMATS) as opened:
+                width, height = opened.size
+                if width * height > MAX_PIXELS:
+                    raise _too_large(path, f"{width:,} x {height:,} pixels")
+                return ImageOps.exif_transpose(opened).convert("RGB")
+    except Image.DecompressionBombError:
+        raise _too_large(path, "far more pixels than that") from None
+    except UnidentifiedImageError:
+        raise ValueError(
+            f"{path} is no image that is read; give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        ) from None
+    except (OSError, SyntaxError, EOFError) as error:  # SyntaxError: what Pillow calls a broken PNG
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"it is broken ({error})"
+        raise ValueError(f"{path} cannot be read: {why}") from None
+
+
+def _too_large(path: Path, what: str) -> ValueError:
+    return ValueError(f"{path} has {what}; an image of at most {MAX_PIXELS:,} is read: scale it down")
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """How images are brought to what a tower reads.
+
+    Args:
+        size: pixels of a side.
+        least: of the shorter side, however long and narrow an image is.
+        mean, std: of each channel of what the tower was trained with, from 0 to 1.
+        scale: what a pixel's number is multiplied with first.
+        resample: Pillow's number of the filter.
+    """
+
+    size: int
+    least: int = 14
+    mean: tuple[float, ...] = _MEAN
+    std: tuple[float, ...] = _STD
+    scale: float = 1 / 255
+    resample: int = Image.Resampling.BICUBIC
+
+    def pixels(self, image: Image.Image) -> NDArray[np.float32]:
+        """An image in RGB of any size -> [3, size, size]: its longer side is `size`, the shorter in proportion, in the
+        middle of a square of the mean's colour."""
+        width, height = image.size
+        ratio = self.size / max(width, height)
+        scaled = max(round(width * ratio), self.least), max(round(height * ratio), self.least)
+        square = Image.new("RGB", (self.size, self.size), tuple(int(255 * part) for part in self.mean))
+        small = image.resize(scaled, Image.Resampling(self.resample))
+        square.paste(small, ((self.size - scaled[0]) // 2, (self.size - scaled[1]) // 2))
+        numbers = np.asarray(square, np.float64).transpose(2, 0, 1) * self.scale
+        mean, std = (np.asarray(each)[:, None, None] for each in (self.mean, self.std))
+        normalised: NDArray[np.float64] = (numbers - mean) / std
+        return normalised.astype(np.float32)
+
+    def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> Features:
+        """Images, at least one -> the patches of all, line by line, as a tower of these `rows` reads them; of a patch
+        its channels one after the other."""
+        side = round(rows.rows**0.5)
+        patch = self.size // side
+        if (side * side, side * patch, 3 * patch * patch) != (rows.rows, self.size, rows.width):
+            raise ValueError(
+                f"images of {self.size} x {self.size} pixels are not the model's {rows.rows} patches of {rows.width} "
+                "numbers; correct the size in preprocessor_config.json"
+            )
+        cut = [
+            self.pixels(image).reshape(3, side, patch, side, patch).transpose(1, 3, 0, 2, 4).reshape(rows.rows, -1)
+            for image in images
+        ]
+        return Features(np.ascontiguousarray(np.concatenate(cut)).tobytes(), rows.width, len(images))
+
+
+def read_preprocessing(folder: Path) -> Preprocessing:
+    """What a model's folder says. Raises ModelRefused where it says nothing, or what is not built."""
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise ModelRefused(f"{folder} lacks {_FILES[0]}, which says how images are brought to the model; fetch it")
+    try:
+        said = untrusted.read_object(path)
+        own = said if path.name == _FILES[0] else said.get(_SECTION)
+        if not isinstance(own, dict):
+            raise ValueError(f"{path} has no section {_SECTION}")
+        return _read(own, path)
+    except ModelRefused:
+        raise
+    except ValueError as error:
+        raise ModelRefused(f"{error}; fetch the file again") from None
+
+
+def _read(said: dict[str, Any], path: Path) -> Preprocessing:
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_pad"):
+        if said.get(name, True) is not True:
+            raise ModelRefused(f"{path}: {name} = {said[name]!r} is not supported; true is")
+    size = said.get("size", {"height": 384, "width": 384})
+    sides = {size.get("height"), size.get("width")} if isinstance(size, dict) else {size}
+    side = sides.pop()
+    if sides or isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= 8192:
+        raise ValueError(f"{path}: size is {size!r}; it must be as high as wide, of 1 to 8192 pixels")
+    least, resample = said.get("min_size", 14), said.get("resample", int(Image.Resampling.BICUBIC))
+    if isinstance(least, bool) or not isinstance(least, int) or not 1 <= least <= side:
+        raise ValueError(f"{path}: min_size is {least!r}; it must be from 1 to the size, {side}")
+    if resample not in list(Image.Resampling):
+        raise ValueError(f"{path}: resample is {resample!r}; it must be the number of a filter of Pillow")
+    scale = said.get("rescale_factor", 1 / 255)
+    mean, std = (_numbers(said.get(name, usual), name, path) for name, usual in _USUAL.items())
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+        raise ValueError(f"{path}: rescale_factor is {scale!r}; it must be a finite number above 0")
+    if min(std) <= 0 or not all(0 <= part <= 1 for part in mean):
+        raise ValueError(f"{path}: image_mean must be from 0 to 1 and image_std above 0")
+    return Preprocessing(side, least, mean, std, float(scale), resample)
+
+
+def _numbers(value: Any, name: str, path: Path) -> tuple[float, ...]:
+    """A number a channel. Raises ValueError."""
+    good = isinstance(value, list | tuple) and len(value) == 3
+    if not good or any(isinstance(n, bool) or not isinstance(n, int | float) or abs(n) > 1e9 for n in value):
+        raise ValueError(f"{path}: {name} is {value!r}; it must be a list of 3 numbers")
+    return tuple(map(float, value))

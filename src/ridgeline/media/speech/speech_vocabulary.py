@@ -1,0 +1,160 @@
+"""What the tokens of a speech model mean: where a text starts, languages, tasks, moments; and the rules they follow.
+
+From generation_config.json as Whisper's releases have it; what it leaves out, from the tokenizer's control literals.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.models import SPEECH, ModelRefused, family_of
+from ridgeline.core.models.families.whisper import FRAMES
+from ridgeline.core.text import Tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.engine.token_rules import Timestamps, TokenRules
+
+Task = Literal["transcribe", "translate"]
+
+_START, _NO_TIMESTAMPS, _END = "<|startoftranscript|>", "<|notimestamps|>", "<|endoftext|>"
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechVocabulary:
+    """Ids of tokens, and the sizes of what the encoder reads.
+
+    start: begins every text. end: ends it; ids below are text. no_timestamps: the last id before the moments.
+    languages: by code; of a model of English alone there are none, and no tasks. suppressed: never said;
+    suppressed_first: nor these at the beginning. most_first: the latest moment at which a first segment may begin.
+    bins, frames: of the log-mel features of a window. context: positions of the decoder.
+    """
+
+    start: int
+    end: int
+    no_timestamps: int
+    languages: Mapping[str, int]
+    tasks: Mapping[str, int]
+    suppressed: tuple[int, ...]
+    suppressed_first: tuple[int, ...]
+    most_first: int | None
+    bins: int
+    frames: int
+    context: int
+
+    @classmethod
+    def read(cls, source: Source, tokenizer: Tokenizer) -> "SpeechVocabulary":
+        """Of a model's folder. Raises ModelRefused for one that is no speech model, or whose tokens do not say what
+        they mean."""
+        config, stated = source.config, source.generation
+        if family_of(config) not in SPEECH:
+            raise ModelRefused(
+                f"{source.title} reads no sound ({config.architecture}); give the folder of a speech model, such as "
+                "Whisper's"
+            )
+        if isinstance(tokenizer, ByteTokenizer):
+            raise ModelRefused(f"{source.title} has no tokenizer, whose tokens say what is heard; give a whole folder")
+        ids = _Ids(source, tokenizer, config.count("vocab_size"))
+        no_timestamps = ids.of("no_timestamps_token_id", _NO_TIMESTAMPS)
+        start = ids.of("decoder_start_token_id", _START)
+        tasks = {}
+        if stated.get("is_multilingual", "<|transcribe|>" in tokenizer.control):
+            named = stated.get("task_to_id")
+            named = named if isinstance(named, dict) else {}
+            tasks = {task: ids.known(named.get(task), f"<|{task}|>") for task in ("transcribe", "translate")}
+        most_first = stated.get("max_initial_timestamp_index")
+        return cls(
+            start,
+            ids.of("eos_token_id", _END),
+            no_timestamps,
+            ids.languages(start, min(tasks.values())) if tasks else {},
+            tasks,
+            ids.listed("suppress_tokens"),
+            ids.listed("begin_suppress_tokens"),
+            most_first if isinstance(most_first, int) and most_first >= 0 else None,
+            config.count("num_mel_bins", 80),
+            FRAMES * config.count("max_source_positions", 1500),
+            config.count("max_target_positions", 448),
+        )
+
+    def check(self, language: str | None, task: Task) -> None:
+        """Raises ValueError for a language or a task that the model does not have."""
+        if language is not None and language not in (self.languages or ("en",)):
+            known = ", ".join(sorted(self.languages)) or "en"
+            raise ValueError(f"language is {language!r}; the model knows {known}")
+        if task == "translate" and not self.tasks:
+            raise ValueError("task is 'translate'; the model knows English alone and transcribes")
+
+    def prompt(self, language: str | None, task: Task, *, timestamps: bool) -> tuple[list[int], TokenRules]:
+        """How a text begins, and the rules that it follows. A language that is not given is the first token that the
+        model chooses; task and form are laid down after it."""
+        after = [(self.tasks[task],)] if self.tasks else []
+        after += [] if timestamps else [(self.no_timestamps,)]
+        opening: list[tuple[int, ...]] = []
+        prompt = [self.start]
+        if self.languages and language is None:
+            opening = [tuple(sorted(self.languages.values())), *after]
+        else:
+            prompt += [self.languages[language]] if self.languages and language is not None else []
+            prompt += [token for (token,) in after]
+        moments = Timestamps(self.no_timestamps + 1, self.end, self.no_timestamps, self.most_first)
+        rules = TokenRules(tuple(opening), self.suppressed, self.suppressed_first, moments if timestamps else None)
+        return prompt, rules
+
+    def language_of(self, token: int) -> str | None:
+        """The code of a language's token."""
+        return next((code for code, own in self.languages.items() if own == token), None)
+
+
+def speech_vocabulary(model: str, tokenizer: Tokenizer) -> SpeechVocabulary | None:
+    """Of a model by its name, None for one that reads no sound. Raises ModelRefused as `SpeechVocabulary.read`."""
+    source = open_source(model)
+    return SpeechVocabulary.read(source, tokenizer) if family_of(source.config) in SPEECH else None
+
+
+class _Ids:
+    """Ids as a folder states them, each within the vocabulary."""
+
+    def __init__(self, source: Source, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self.source, self.tokenizer, self.vocabulary = source, tokenizer, vocabulary
+
+    def of(self, field: str, literal: str) -> int:
+        """The one of a field, else of a control literal."""
+        stated = self._stated(field)
+        return self.known(stated[0] if isinstance(stated, list) and stated else stated, literal)
+
+    def known(self, stated: Any, literal: str) -> int:
+        """An id that is stated, else the one of a literal. Raises ModelRefused where there is neither."""
+        found = self.tokenizer.control.get(literal) if stated is None else stated
+        if not self._is_id(found) or found is None:
+            raise ModelRefused(f"{self.source.title}: {literal} is no token of it ({found}); fetch its files again")
+        return int(found)
+
+    def listed(self, field: str) -> tuple[int, ...]:
+        """Those of a list; none where there is none."""
+        stated = self._stated(field) or []
+        if not isinstance(stated, list) or not all(map(self._is_id, stated)):
+            raise ModelRefused(f"{self.source.title}: {field} is no list of its token ids; fetch its files again")
+        return tuple(stated)
+
+    def languages(self, start: int, end: int) -> dict[str, int]:
+        """Codes and ids of languages; as literals they stand between two others."""
+        stated = self.source.generation.get("lang_to_id")
+        literals = stated if isinstance(stated, dict) else self.tokenizer.control
+        found = {}
+        for literal, token in literals.items():
+            match = _LANGUAGE.fullmatch(literal)
+            if match is not None and self._is_id(token) and (literals is stated or start < token < end):
+                found[match[1]] = int(token)
+        if not found:
+            raise ModelRefused(f"{self.source.title}: none of its tokens is a language; fetch its files again")
+        return found
+
+    def _stated(self, field: str) -> Any:
+        """What generation_config.json says, else config.json."""
+        stated = self.source.generation.get(field)
+        return self.source.config.values.get(field) if stated is None else stated
+
+    def _is_id(self, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < self.vocabulary

@@ -1,0 +1,68 @@
+"""How a transcript is written: as text, with times, as subtitles, as data."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ridgeline.media.speech.speech_vocabulary import Task
+from ridgeline.media.speech.transcriber import Segment, Transcript
+
+
+def clock(seconds: float, point: str = ".") -> str:
+    """`01:02:03.450`; SubRip writes a comma for the point."""
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+def line(segment: Segment) -> str:
+    """A segment with its times, for people."""
+    return f"[{clock(segment.start)} --> {clock(segment.end)}] {segment.text.strip()}"
+
+
+def srt(segments: Iterable[Segment]) -> str:
+    """Subtitles as SubRip has them."""
+    blocks = (
+        f"{number}\n{clock(each.start, ',')} --> {clock(each.end, ',')}\n{_cue(each.text)}\n"
+        for number, each in enumerate(segments, 1)
+    )
+    return "\n".join(blocks)
+
+
+def vtt(segments: Iterable[Segment]) -> str:
+    """Subtitles as WebVTT has them (w3.org/TR/webvtt1): what would begin a tag or a character's name is escaped."""
+    blocks = (
+        f"{clock(each.start)} --> {clock(each.end)}\n{_cue(each.text).replace('&', '&amp;').replace('<', '&lt;')}\n"
+        for each in segments
+    )
+    return "\n".join(["WEBVTT\n", *blocks])
+
+
+def _cue(text: str) -> str:
+    """The text of a cue: an arrow in it would be read as times, an empty line would end it."""
+    lines = text.replace("-->", "->").splitlines()
+    return "\n".join(line.strip() for line in lines if line.strip())
+
+
+def as_json(transcript: Transcript, task: Task) -> dict[str, Any]:
+    """Everything, under the names of OpenAI's `verbose_json`; language is a code. What was not computed is not there:
+    no_speech_prob."""
+    return {
+        "task": task,
+        "language": transcript.language,
+        "duration": round(transcript.seconds, 3),
+        "text": transcript.text,
+        "segments": [_segment_json(number, segment) for number, segment in enumerate(transcript.segments)],
+    }
+
+
+def _segment_json(number: int, segment: Segment) -> dict[str, Any]:
+    return {
+        "id": number,
+        "seek": round(segment.seek * 100),
+        "start": round(segment.start, 3),
+        "end": round(segment.end, 3),
+        "text": segment.text,
+        "tokens": list(segment.tokens),
+        "avg_logprob": segment.logprob,
+        "compression_ratio": segment.compression,
+    }

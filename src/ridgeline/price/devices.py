@@ -1,0 +1,287 @@
+"""The hardware catalogue: cards.toml, or a user's file with the same fields, becomes a Device."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ridgeline.price.device import Basis, Cache, Device, Efficiency, HourlyPrice
+from ridgeline.price.device_aliases import card_called
+from ridgeline.price.device_fields import OPTIONAL, REQUIRED, TableReader, memory_instead
+from ridgeline.price.interconnect import KINDS as KERNELS
+from ridgeline.price.interconnect import Curve, Link, straight
+from ridgeline.util.untrusted import read_json, read_toml
+
+FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
+KINDS = ("gpu", "cpu", "accelerator")
+CLASSES = ("linear", "head", "experts", "attention", "elementwise", "norm", "embedding", "default")
+
+# A class without constants of its own behaves like another one.
+ALIKE = {"head": "linear", "norm": "elementwise", "embedding": "elementwise"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Constants by kernel class as they are stated, where they are from, whose they are; of: the card they ran on."""
+
+    table: TableReader
+    source: str
+    basis: Basis
+    of: str = ""
+
+
+def names() -> tuple[str, ...]:
+    """The names of the catalogue, in its order."""
+    return tuple(_catalogue()["cards"])
+
+
+def cards() -> tuple[Device, ...]:
+    """Every card of the catalogue, in its order."""
+    catalogue = _catalogue()
+    return tuple(_device(name, TableReader(values, name), catalogue) for name, values in catalogue["cards"].items())
+
+
+def load_card(name: str) -> Device:
+    """The card called `name`, or described by the .json or .toml file at the path `name`.
+
+    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`card_called`),
+    and whatever is wrong with a file.
+    """
+    catalogue = _catalogue()
+    if name.endswith((".json", ".toml")):
+        path = Path(name)
+        return _device(*_own(path), catalogue)
+    known = card_called(name, tuple(catalogue["cards"]))
+    return _device(known, TableReader(catalogue["cards"][known], known), catalogue)
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    return tomllib.loads(resources.files("ridgeline.price").joinpath("cards.toml").read_text(encoding="utf-8"))
+
+
+def _read(path: Path) -> object:
+    try:
+        return read_json(path) if path.suffix == ".json" else read_toml(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; give a card's name or a .json or .toml file") from None
+
+
+def _own(path: Path) -> tuple[str, TableReader]:
+    """The card of a file: its fields, or under [cards.NAME] as in the catalogue."""
+    values = _read(path)
+    if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
+        return path.stem, TableReader(values, str(path))
+    if len(values) > 1 or len(values["cards"]) != 1:
+        raise ValueError(f"{path}: it must hold one card, [cards.NAME] or the fields alone, and nothing beside it")
+    ((name, fields),) = values["cards"].items()
+    return name, TableReader(fields, str(path))
+
+
+def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Device:
+    card.lacks(REQUIRED)
+    card.only(*REQUIRED, *OPTIONAL)
+    kind = card.text("kind")
+    if kind not in KINDS:
+        raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
+    peaks, price = _peaks(card.table("tflops")), _price(card)
+    link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
+    kernels = _kernels(name, card, kind, catalogue)
+    sources = _sources(card, catalogue) | {"efficiency": kernels.source}
+    if price is not None:
+        sources["price"] = price.source
+    if link is not None:
+        sources["link.all_reduce"] = "; ".join(filter(None, (sources.get("link.all_reduce"), reduction)))
+    return Device(
+        name=name,
+        title=card.text("title"),
+        kind=kind,
+        peaks=peaks,
+        bandwidth=card.positive("bandwidth") * 1e9,
+        memory=_memory(card.table("memory")),
+        caches=_caches(card),
+        link=link,
+        host_link=_host_link(card, link),
+        watts=card.positive("watts") if card.has("watts") else None,
+        price=price,
+        efficiency=_efficiency(kernels.table, card, kind),
+        basis=kernels.basis,
+        measured_on=kernels.of,
+        sources=sources,
+    )
+
+
+def _peaks(table: TableReader) -> dict[str, float]:
+    table.only(*FORMATS)
+    if not table.values:
+        raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
+    return {name: table.positive(name) * 1e12 for name in table.values}
+
+
+def _memory(table: TableReader) -> float:
+    for unit, size in table.values.items():
+        instead = memory_instead(unit, size)
+        if instead:
+            raise ValueError(f"{table.source}: unknown field memory.{unit}; write memory = {{ {instead} }}")
+    table.only("mib", "gb")
+    if len(table.values) != 1:
+        raise table.wrong("", table.values, "{ mib = ... } as the driver shows it, or { gb = ... } as sold")
+    return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
+
+
+def _caches(card: TableReader) -> tuple[Cache, ...]:
+    entries = card.values.get("caches", [])
+    if not isinstance(entries, list):
+        raise card.wrong("caches", entries, "a list of { name, mib, bandwidth }")
+    caches = []
+    for entry in entries:
+        table = TableReader(entry, card.source, "caches.")
+        table.only("name", "mib", "bandwidth")
+        caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
+    return tuple(caches)
+
+
+def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+    """A link, and the source of what its own figures of all-reduces leave open."""
+    table.only("name", "bandwidth", "all_reduce")
+    name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
+    measured = _measured(table, name, catalogue)
+    curves = {kind: _curves(measured.table(kind)) for kind in KERNELS if measured.has(kind)}
+    there = Link(name, measured.positive("bandwidth") * 1e9, curves)
+    here = there.over(bandwidth / there.bandwidth).all_reduce
+    own = _curves(table.table("all_reduce")) if isinstance(table.values.get("all_reduce"), dict) else {}
+    # Over counts for which an engine has no kernels of its own it uses the library.
+    both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
+    source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
+    source += _elsewhere(measured.values.get("card", card), card)
+    return Link(name, bandwidth, both), f"other counts of cards: {source}" if own else source
+
+
+def _host_link(card: TableReader, link: Link | None) -> float | None:
+    """As stated; cards that talk over PCIe talk with their host over the same."""
+    if card.has("host_link"):
+        return card.positive("host_link") * 1e9
+    return link.bandwidth if link is not None and link.name.startswith("PCIe") else None
+
+
+def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> TableReader:
+    """The set of all-reduces that a link names, else that of its kind."""
+    sets, usual = catalogue["all_reduce"], catalogue["all_reduce_of"]
+    stated = table.values.get("all_reduce")
+    kind = next((kind for kind in usual if name.startswith(kind)), "other")
+    chosen = stated if isinstance(stated, str) else usual[kind]
+    if chosen not in sets:
+        raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of cards")
+    return TableReader(sets[chosen], f"all_reduce {chosen}")
+
+
+def _curves(entries: TableReader) -> dict[int, Curve]:
+    """By number of cards: [us, GB/s], a latency and a bandwidth, or [[KiB, us], ...], a curve."""
+    curves: dict[int, Curve] = {}
+    for count, entry in entries.values.items():
+        if not count.isdecimal() or int(count) < 2:
+            raise entries.wrong("", count, "a number of cards, 2 or more")
+        curves[int(count)] = _curve(entries, count) if _is_curve(entry) else _straight(entries, count)
+    return curves
+
+
+def _is_curve(entry: object) -> bool:
+    return isinstance(entry, list) and bool(entry) and isinstance(entry[0], list)
+
+
+def _straight(entries: TableReader, count: str) -> Curve:
+    latency, bandwidth = entries.numbers(count, 2)
+    if not bandwidth:
+        raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
+    return straight(latency * 1e-6, bandwidth * 1e9)
+
+
+def _curve(entries: TableReader, count: str) -> Curve:
+    pairs = (TableReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
+    sizes, times = zip(*(pair.numbers(count, 2) for pair in pairs), strict=True)
+    if min(sizes[0], times[0]) <= 0 or not _rise(sizes, strictly=True) or not _rise(times):
+        raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both rising from above 0")
+    return Curve(tuple(size * 1024 for size in sizes), tuple(time * 1e-6 for time in times))
+
+
+def _rise(values: tuple[float, ...], *, strictly: bool = False) -> bool:
+    return all(low < high or (low == high and not strictly) for low, high in pairwise(values))
+
+
+def _elsewhere(measured: str, card: str) -> str:
+    """What follows a source of figures that were measured on another card."""
+    return "" if measured == card else f", on {measured}; uncalibrated here"
+
+
+def _price(card: TableReader) -> HourlyPrice | None:
+    """Of a user's card: those of the catalogue are in prices.toml."""
+    if not card.has("price"):
+        return None
+    table = card.table("price")
+    table.only("dollars", "date", "source")
+    return HourlyPrice(table.positive("dollars"), table.text("date"), table.text("source"))
+
+
+def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, Any]) -> _Kernels:
+    """The constants that a card states, or those of the set that it names, by default of its kind's."""
+    sets = catalogue["efficiency"]
+    chosen = card.values.get("efficiency", kind)
+    if isinstance(chosen, dict):
+        return _Kernels(card.table("efficiency"), f"stated in {card.source}", "file")
+    if not isinstance(chosen, str) or chosen not in sets:
+        raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
+    classes = {key: value for key, value in sets[chosen].items() if key not in ("source", "card")}
+    # A set that names no card has kernel times of none.
+    of, source = sets[chosen].get("card", ""), catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
+    basis: Basis = "kind" if not of else "own" if of == name else "alike"
+    source += _elsewhere(of or name, name)
+    return _Kernels(TableReader(classes, f"efficiency {chosen}"), source, basis, of)
+
+
+def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, Efficiency]:
+    """The constants of each kernel class."""
+    if not table.has("default"):
+        raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
+    constants: dict[str, Efficiency] = {}
+    for key in table.values:
+        kernel, _, number_format = key.partition("/")
+        if kernel.partition(".")[0] not in CLASSES or (number_format and number_format not in FORMATS):
+            raise ValueError(
+                f"{card.source}: unknown class efficiency.{key}; "
+                f"known are {', '.join(CLASSES)}, each also as class.kernel and class/format"
+            )
+        launch, compute, memory = table.numbers(key, 3)
+        if not 0 < compute <= 1 or not 0 < memory <= 1:
+            raise table.wrong(key, table.values[key], "[launch in us, share of peak, share of bandwidth], shares to 1")
+        # An engine on a card runs what an op calls several times as one kernel; on a processor they are called in turn.
+        constants[key] = Efficiency(launch * 1e-6, compute, memory, again=1.0 if kind == "cpu" else 0.0)
+    for other, base in ALIKE.items():
+        for key in [key for key in constants if re.split("[./]", key)[0] == base]:
+            constants.setdefault(key.replace(base, other, 1), constants[key])
+    return constants
+
+
+def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
+    """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none,
+    and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources]."""
+    ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
+    own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
+    fields = [field for field in ("bandwidth", "memory", "caches", "link", "host_link", "watts") if card.has(field)]
+    fields += [f"tflops.{name}" for name in card.values["tflops"]]
+    if card.has("link") and isinstance(card.values["link"].get("all_reduce"), dict):
+        fields.append("link.all_reduce")
+    for field in own:
+        if field != "all" and field not in (*fields, "tflops"):
+            raise ValueError(f"{card.source}: sources.{field} belongs to no field of the card")
+    named = {field: own.get(field) or own.get(field.partition(".")[0]) or own.get("all") for field in fields}
+    for field, source in named.items():
+        if not isinstance(source, str):
+            raise ValueError(
+                f"{card.source}: sources.{field} is missing; say where the figure is from, or give sources.all"
+            )
+    return {field: ids.get(str(source), str(source)) for field, source in named.items()}

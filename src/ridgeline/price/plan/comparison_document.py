@@ -1,0 +1,133 @@
+"""A comparison of cards as a document: one table, a ranking for each seller, each card's trust in its row."""
+
+from collections.abc import Iterator
+
+from ridgeline.price.plan.comparison import Comparison, Offer, Ranking
+from ridgeline.price.plan.plan_answer import targets_in_words
+from ridgeline.price.plan.plan_audio import Sound
+from ridgeline.price.plan.scenario import own_attention_in_words
+from ridgeline.price.plan.trust import basis_of
+from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.util.document.humanize import gib, say_seconds, three
+
+# What stands for each basis of a price; NONE is to be seen.
+_MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
+
+
+def compare_document(comparison: Comparison) -> Document:
+    """The rankings, the best first, and in notes the cards that cannot serve it."""
+    workload, any_of_them = comparison.workload, comparison.offers[0].outcome
+    title = (
+        f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
+        f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
+    )
+    targets = targets_in_words(workload)
+    within = f" within {targets} on average" if targets else ""
+    lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are even: no queues"
+    rows: list[Row | str] = []
+    for ranking in comparison.rankings:
+        rows += [*([""] if rows else []), _heading(comparison, ranking)]
+        rows += [_row(offer, comparison.sound) for offer in ranking.offers]
+    return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
+
+
+def _under(comparison: Comparison) -> str:
+    """`under vLLM 0.14 and later, this under Ridgeline`: the engine of most cards first."""
+    cards: dict[str, list[str]] = {}
+    for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
+        cards.setdefault(comparison.setup.on(device).engine.title, []).append(name)
+    first, *others = sorted(cards, key=lambda title: -len(cards[title]))
+    return ", ".join((f"under {first}", *(f"{' and '.join(cards[title])} under {title}" for title in others)))
+
+
+def _asked(comparison: Comparison) -> str:
+    demand = comparison.demand
+    if demand.rate is not None:
+        return f"cards for {three(demand.rate)} requests/s"
+    return "the most users" if demand.users is None else f"cards for {demand.users:,} users under way"
+
+
+def _heading(comparison: Comparison, ranking: Ranking) -> str:
+    by = "cheapest first" if comparison.demand else "cheapest tokens first"
+    if not ranking.seller:
+        return f"{comparison.unpriced.words}: {'fewest cards' if comparison.demand else 'fastest'} first"
+    return f"{ranking.seller} ({ranking.date}): {by}"
+
+
+def _columns(comparison: Comparison) -> tuple[Column, ...]:
+    rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("hours an hour", "$/h of sound")
+    return (
+        Column("cards", words=True, whole=True),
+        Column("on each" if comparison.demand else "users"),
+        Column("TTFT"),
+        Column("each", group=rate),
+        Column("all", group=rate),
+        Column("$/h"),
+        Column(cost),
+        Column("kernels", words=True, whole=True),
+        Column("off by", words=True, whole=True),
+    )
+
+
+def _row(offer: Offer, sound: Sound | None) -> Row:
+    outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
+    hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
+    million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
+    total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
+    each = load.tokens_per_user.expected
+    if sound is not None:
+        each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
+        million = None if million is None else sound.dollars(million)
+    return Row((
+        _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
+        f"{load.users:,}",
+        say_seconds(load.ttft.expected),
+        three(each),
+        three(total),
+        "" if hourly is None else f"{hourly:.2f}",
+        "" if million is None else three(million),
+        _MARKS[basis_of(offer.device)],
+        "?" if trust.median is None else f"{trust.median:.0%} ({trust.rows})",
+    ))  # fmt: skip
+
+
+def _cards(name: str, count: int) -> str:
+    """`2 x l40s`."""
+    return name if count == 1 else f"{count} x {name}"
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    cost = "$/M: dollars for a million output tokens, prompts included"
+    if comparison.sound is not None:
+        said = f"in windows of {comparison.sound.window:g} s of which {comparison.sound.tokens:,} tokens are said"
+        cost = f"hours an hour, and dollars for an hour of sound: {said}"
+    yield (
+        f"{cost}. What two sellers ask says nothing of the "
+        "hardware, so each has a ranking of its own; --seller NAME and --prices FILE choose whose."
+    )
+    yield (
+        "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
+        "card, +-50 %. off by: the median error of predictions for this GPU under load (how many); ?: there is none."
+    )
+    if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
+        yield (
+            "a model that does not fit is divided over the fewest GPUs that hold it; divided over more, fewer GPUs may "
+            "serve the rate: --devices 2, 4 or 8"
+        )
+    if comparison.unpriced.elsewhere:
+        yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
+    if comparison.setup.engine.own_attention:
+        yield own_attention_in_words("several")
+    unable = (comparison.setup.on(offer.device).engine.not_on(offer.device) for offer in comparison.offers)
+    yield from dict.fromkeys(note for note in unable if note)
+    missed = [offer for offer in comparison.unable if offer.outcome.fits]
+    lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
+    if missed:
+        yield f"serves nobody within the targets: {', '.join(map(_missed, missed))}"
+    if lacking:
+        short = (f"{_cards(o.card, o.devices)} by {gib(o.missing_bytes):,.1f}" for o in lacking)
+        yield f"does not fit, by GiB a card: {', '.join(short)}"
+
+
+def _missed(offer: Offer) -> str:
+    return f"{_cards(offer.outcome.card, offer.outcome.devices)} ({offer.outcome.limit.upper()})"

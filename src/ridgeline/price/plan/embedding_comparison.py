@@ -1,0 +1,97 @@
+"""A model that embeds on many cards: a ranking for each seller by what tokens cost, as `comparison.py` has it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.price.device import Device
+from ridgeline.price.plan.comparison import Unpriced
+from ridgeline.price.plan.embedding_document import embedding_json
+from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
+from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
+from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.util.document.humanize import gib, say_seconds, three
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingComparison:
+    """plans: one a card and price of it, of the cards that hold the model. unable: the others. unpriced: what there is
+    to say of cards without a price."""
+
+    plans: tuple[EmbeddingPlan, ...]
+    unable: tuple[EmbeddingPlan, ...]
+    unpriced: Unpriced
+
+
+def compare_embedding(
+    name: str, models: ModelCache, setup: Setup, workload: Workload, devices: Iterable[Device], unpriced: Unpriced
+) -> EmbeddingComparison:
+    """The cards with as many of each as the setup has, or one where nothing joins them. devices: a card as often as
+    there are prices of it. Raises as `embedding_plan`."""
+    plans = []
+    for device in devices:
+        count = setup.devices if device.link is not None else 1
+        plans.append(embedding_plan(name, models, replace(setup, devices=count).on(device), workload))
+    unable = {plan.case.device.name: plan for plan in plans if not plan.fits}
+    return EmbeddingComparison(tuple(plan for plan in plans if plan.fits), tuple(unable.values()), unpriced)
+
+
+def compare_embedding_document(compared: EmbeddingComparison) -> Document:
+    """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
+    some = (*compared.plans, *compared.unable)[0]
+    rows: list[Row | str] = []
+    for seller, plans in _rankings(compared.plans):
+        heading = f"{seller}: cheapest tokens first" if seller else f"{compared.unpriced.words}: fastest first"
+        rows += [*([""] if rows else []), heading, *map(_row, plans)]
+    heads = ("texts/s", "tokens/s", "one text", "$/h", "$/M")
+    table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("limit", words=True))
+    return Document(
+        f"{some.name}: {some.case.weights} weights, vectors of texts of {some.length:,} tokens",
+        (Table(table_columns, tuple(rows), tuple(_notes(compared))),),
+        "full steps, one after the other; arrivals are even: no queues",
+    )
+
+
+def compare_embedding_json(compared: EmbeddingComparison) -> dict[str, Any]:
+    """The cards in the order of the rankings, then those that do not hold it."""
+    ranked = [plan for _, plans in _rankings(compared.plans) for plan in plans]
+    return {"cards": [_offer(plan) for plan in (*ranked, *compared.unable)]}
+
+
+def _offer(plan: EmbeddingPlan) -> dict[str, Any]:
+    price = plan.case.setup.device.price
+    seller = None if price is None else price.asked_by
+    return embedding_json(plan) | {"seller": seller, "dollars_per_hour": plan.case.setup.hourly}
+
+
+def _rankings(plans: Sequence[EmbeddingPlan]) -> list[tuple[str, list[EmbeddingPlan]]]:
+    """By seller, those without a price last."""
+    by_seller: dict[str, list[EmbeddingPlan]] = {}
+    for plan in plans:
+        price = plan.case.setup.device.price
+        by_seller.setdefault("" if price is None else f"{price.asked_by} ({price.date})", []).append(plan)
+    order = sorted(by_seller, key=lambda seller: (seller == "", -len(by_seller[seller])))
+    return [(seller, sorted(by_seller[seller], key=_cost)) for seller in order]
+
+
+def _cost(plan: EmbeddingPlan) -> float:
+    """What a ranking is by: dollars a token, without a price speed."""
+    cost = plan.dollars_per_million
+    return -plan.texts_per_second.expected if cost is None else cost
+
+
+def _row(plan: EmbeddingPlan) -> Row:
+    setup, rate, cost = plan.case.setup, plan.texts_per_second.expected, plan.dollars_per_million
+    name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
+    dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three(cost))
+    one = say_seconds(plan.one.seconds.expected)
+    return Row((name, three(rate), three(rate * plan.length), one, *dollars, plan.full.limit))
+
+
+def _notes(compared: EmbeddingComparison) -> Iterator[str]:
+    yield "$/M: dollars for a million tokens at the expected rate; --seller NAME and --prices FILE choose whose."
+    if compared.unpriced.elsewhere:
+        yield f"other sellers have some of those without a price: --seller {', '.join(compared.unpriced.elsewhere)}"
+    if compared.unable:
+        short = (f"{p.case.device.name} by {gib(p.taken - p.budget):,.1f}" for p in compared.unable)
+        yield f"does not fit, by GiB a card: {', '.join(short)}"

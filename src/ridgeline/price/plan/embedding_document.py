@@ -1,0 +1,119 @@
+"""A plan of a model that embeds, as a document and as JSON: the answer, and the sections that it rests on."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
+from ridgeline.price.plan.plan_document import classes_table, phases_table
+from ridgeline.price.plan.request_phases import PhasePrice
+from ridgeline.util.document.elements import Block, Document, Facts, Heading, Row, Table, columns
+from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, three
+
+
+def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
+    """The answer, and a text alone beside a full step; or these of SECTIONS, with all of them the answer first."""
+    card, devices = plan.case.device.title, plan.case.setup.devices
+    cards = f"{devices} x {card}" if devices > 1 else card
+    blocks: list[Block] = []
+    if sections is None or tuple(sections) == tuple(SECTIONS):
+        blocks += [Facts(tuple(_answer(plan))), _times(plan)]
+    for name in sections or ():
+        heading, table = SECTIONS[name]
+        blocks += [Heading(heading), table(plan)]
+    return Document(f"{plan.name} on {cards}: vectors of texts of {plan.length:,} tokens", tuple(blocks))
+
+
+def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
+    held = f"{say_gib(gib(plan.taken))} of {say_gib(gib(plan.budget))} that may be used"
+    kept = f"KV of its texts {say_gib(gib(plan.kv))}" if plan.kv else "no KV: a text runs in one step"
+    parts = (
+        f"weights {say_gib(gib(plan.weights))}, activations of a step {say_gib(gib(plan.activations))}, "
+        f"overhead {say_gib(gib(plan.overhead))}; {kept}"
+    )
+    rate = plan.texts_per_second.expected
+    each = f"{plan.texts:,} a step" if plan.full.steps == 1 else f"one in {plan.full.steps:,} steps"
+    facts = [
+        ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
+        ("texts", f"{three(rate)} a second of {plan.length:,} tokens, {each}; {_limit(plan.full)}"),
+        ("one text", f"{say_seconds(plan.one.seconds.expected)} alone; {_limit(plan.one)}"),
+    ]
+    if plan.dollars_per_million is not None:
+        facts.append(("cost", f"${three(plan.dollars_per_million)} for a million tokens"))
+    return facts + [("note", note) for note in plan.case.notes]
+
+
+def _times(plan: EmbeddingPlan) -> Table:
+    rows = (
+        Row((
+            phase.about, *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
+            three(phase.seconds.per_second(texts).expected), phase.limit,
+        ))
+        for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
+    )  # fmt: skip
+    return Table(columns("step", "floor", "bound", "expected", "texts/s", "limit"), tuple(rows))
+
+
+def _limit(phase: PhasePrice) -> str:
+    times, side = (phase.balance, "over") if phase.balance >= 1 else (1 / phase.balance, "under")
+    return f"{phase.limit}-bound, {three(times)} times {side} the ridge"
+
+
+def _memory(plan: EmbeddingPlan) -> Table:
+    parts = ("weights", plan.weights), ("activations of a step", plan.activations), ("overhead", plan.overhead)
+    kept = (("KV of the texts of a step", plan.kv),) if plan.kv else ()
+    rows = (*parts, *kept, ("all of it", plan.taken), ("may be used", plan.budget))
+    cells = (Row((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    return Table(columns("a card", "GiB", "GB"), tuple(cells))
+
+
+def _lengths(plan: EmbeddingPlan) -> Table:
+    rows = []
+    for other in lengths(plan):
+        rate, cost = other.texts_per_second.expected, other.dollars_per_million
+        cells = (f"{other.length:,}", f"{other.texts:,}", three(rate), three(rate * other.length), other.full.limit)
+        rows.append(Row((*cells, "" if cost is None else three(cost), "yes" if other.fits else "no")))
+    return Table(columns("tokens a text", "a step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows))
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], Table]]] = MappingProxyType(
+    {
+        "memory": ("Memory", _memory),
+        "steps": ("What a step does", lambda plan: phases_table((plan.one, plan.full))),
+        "classes": (
+            "By class of operation, and the roof it is under",
+            lambda plan: classes_table((plan.one, plan.full)),
+        ),
+        "lengths": ("Texts by their length, as many a step as it has positions for", _lengths),
+    }
+)
+"""What may be asked for by name, in the order of --full."""
+
+
+def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
+    """All figures, in SI units, bytes and seconds."""
+    return {
+        "model": {
+            "name": plan.name,
+            "context": plan.case.model.context,
+            "weights": plan.case.recipe.name or "as stored",
+        },
+        "device": plan.case.device.name,
+        "devices": plan.case.setup.devices,
+        "workload": {"input": plan.length, "texts": plan.texts},
+        "memory": {
+            "weights": plan.weights,
+            "activations": plan.activations,
+            "overhead": plan.overhead,
+            "kv": plan.kv,
+            "budget": plan.budget,
+            "fits": plan.fits,
+        },
+        "texts_per_second": dataclasses.asdict(plan.texts_per_second),
+        "one": dataclasses.asdict(plan.one.seconds),
+        "full": dataclasses.asdict(plan.full.seconds),
+        "limit": plan.full.limit,
+        "dollars_per_million_tokens": plan.dollars_per_million,
+        "notes": list(plan.case.notes),
+    }

@@ -1,0 +1,238 @@
+"""The answer of a plan in a dozen lines: does it fit, for how many users, how fast, what limits it, what helps, what it
+costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from ridgeline.price.plan.alternatives import Change
+from ridgeline.price.plan.demand import Fleet
+from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.load_estimate import Load
+from ridgeline.price.plan.plan_audio import Sound, cost_in_words
+from ridgeline.price.plan.plan_text import NOTICED, lacking, scarcest, users_in_words, without_kernels, work_in_words
+from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.trust import class_of, trust_in_words
+from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three
+
+ROOFS: Mapping[str, str] = MappingProxyType(
+    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
+)
+
+
+def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
+    """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
+    yield "fits", _fits(plan)
+    if plan.demand:
+        yield "users", f"{demand_in_words(plan)}{_tag(plan, 'serving')}"
+    elif plan.memory.fits:
+        yield "users", _users(plan)
+    yield "speed", _speed(plan)
+    if queue:
+        yield "queue", queue
+    if plan.sound is not None and plan.memory.fits:
+        yield "sound", _sound(plan, plan.sound)
+    yield "limit", _limit(plan)
+    lever = _lever(plan)
+    if lever:
+        yield "lever", lever
+    yield "cost", _cost(plan)
+    yield "trust", _trust(plan)
+    yield from (("note", note) for note in plan.notes)
+
+
+def targets_in_words(workload: Workload) -> str:
+    """`TTFT 500 ms and TPOT 40 ms`."""
+    wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
+    return " and ".join(f"{name} {target_in_words(seconds)}" for name, seconds in wanted if seconds is not None)
+
+
+def target_in_words(seconds: float) -> str:
+    """`500 ms`, `1.5 s`: as it was asked for."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
+
+
+def _tag(plan: Plan, metric: str) -> str:
+    """` [serving]`."""
+    return f" [{class_of(metric, plan.case.setup.devices)}]"
+
+
+def _fits(plan: Plan) -> str:
+    memory = plan.memory
+    if not memory.fits:
+        return f"NO: {lacking(plan)}{_tag(plan, 'memory')}"
+    return (
+        f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of {say_gib(gib(memory.budget))} "
+        f"usable a card are left for KV{_tag(plan, 'memory')}"
+    )
+
+
+def _users(plan: Plan) -> str:
+    capacity, targets = plan.capacity, targets_in_words(plan.workload)
+    if not capacity.users:
+        return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
+    rate = three(capacity.load.requests_per_second.expected)
+    within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
+    line = (
+        f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
+        f"{_tag(plan, 'serving')}"
+    )
+    held = plan.memory.users
+    return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
+
+
+def _on_each(load: Load) -> str:
+    """`, 8 a card` where each has requests of its own."""
+    return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
+
+
+def stops(plan: Plan) -> str:
+    """Return what allows no more users, or none."""
+    capacity, workload = plan.capacity, plan.workload
+    if capacity.limit == "memory":
+        return "memory holds no more"
+    if capacity.limit == "step":
+        return "a decode step has positions for no more; raise --max-batch-tokens"
+    name = capacity.limit.upper()
+    if capacity.users:
+        return f"one more would miss {name}"
+    wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
+    got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
+    return f"a single user gets a {name} of {say_seconds(got.expected)}, {target_in_words(wanted or 0.0)} is wanted"
+
+
+def demand_in_words(plan: Plan) -> str:
+    """Return what serves the demand of a plan, and how full it is."""
+    fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
+    asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
+    if not plan.memory.fits:
+        return f"{asked}: no number of replicas serves it, as the model does not fit"
+    if fleet is None:
+        return f"{asked}: on no number of cards; {stops(plan)}"
+    within = f" within {targets}" if targets else ""
+    each = f"{users_in_words(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
+    return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; {each}"
+
+
+def _replicas(plan: Plan, fleet: Fleet) -> str:
+    """`3 replicas of 2 cards`."""
+    cards = "one card" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} cards"
+    return cards if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {cards}"
+
+
+def _speed(plan: Plan) -> str:
+    load, batch = plan.asked, plan.workload.batch
+    first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
+    alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
+    line = (
+        f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three(1 / step)} tok/s"
+        f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
+    )
+    if not plan.memory.fits:
+        return f"if it did, {line}"
+    if not plan.capacity.users or load.users == batch == 1:
+        return line
+    total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
+    return (
+        f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each"
+        f"{_waits(load)}, {three(total)} in all{_tag(plan, 'serving')}; {line}"
+    )
+
+
+def _sound(plan: Plan, sound: Sound) -> str:
+    """`512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, 128 tokens said of each`."""
+    loads = plan.asked, plan.serving.load(1)
+    most, alone = (three(sound.rate(load.tokens_per_second.expected)) for load in loads)
+    both = f"{most} hours an hour for {users_in_words(plan.asked.users)}, {alone} for one alone"
+    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens said of each{_tag(plan, 'serving')}"
+
+
+def _ttft(plan: Plan) -> str:
+    """`88.8 ms (1.40 s if all ask at once)`: what lies between is up to the arrivals."""
+    load = plan.asked
+    steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
+    return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
+
+
+def _waits(load: Load) -> str:
+    """` (18.3 to 22.1, as prompts come to one card after the other or to all at once)`: what cards that wait for each
+    other are between."""
+    if load.waits is None:
+        return ""
+    least, most = (three(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
+    if least == most:
+        return ""
+    return f" ({least} to {most}, as prompts come to one card after the other or to all at once)"
+
+
+def _limit(plan: Plan) -> str:
+    phase, scarce = plan.asked_decode, scarcest(plan)
+    who = users_in_words(plan.asked.users)
+    line = f"{ROOFS[phase.limit]}: a step of {who} has {work_in_words(phase)}"
+    if plan.asked.users > 1:
+        line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
+    if not plan.capacity.users or not plan.memory.fits:
+        return line
+    if scarce is None:
+        return f"{line}; doubling no one resource would help noticeably"
+    return f"{line}; {scarce.name} would bring most, x {three(scarce.throughput or 1)} tokens"
+
+
+def _lever(plan: Plan) -> str:
+    """What costs no money and brings most, and a card whose tokens are cheaper."""
+    if not plan.memory.fits:
+        return ""
+    helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
+    best = max(helps, key=_worth, default=None)
+    parts = [] if best is None else [_narrower(best, plan.sound)]
+    cheaper = plan.cheaper_card
+    if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
+        parts.append(_cheaper(plan, cheaper))
+    if plan.demand and any("$" in part for part in parts):
+        parts.append("dollars are those of full load")
+    return "; ".join(parts)
+
+
+def _narrower(change: Change, sound: Sound | None) -> str:
+    """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
+    outcome = change.outcome
+    if change.throughput is None:
+        return f"{change.name}: {users_in_words(outcome.users)} within the targets (quality is not priced)"
+    cost = outcome.dollars_per_million
+    dollars = "" if cost is None else f", {cost_in_words(cost, sound)}"
+    users = f"x {three(change.users)} users, " if change.users is not None else ""
+    return f"{change.name}: {users}x {three(change.throughput)} tokens{dollars} (quality is not priced)"
+
+
+def _cheaper(plan: Plan, change: Change) -> str:
+    """`b200: $0.13 a million (Nebius, on demand)`; of a card without kernel times that, too."""
+    cost, price = change.outcome.dollars_per_million, change.outcome.price
+    assert cost is not None
+    assert price is not None
+    unknown = "; no kernel times" if without_kernels(plan, change) else ""
+    return f"{change.name}: {cost_in_words(cost, plan.sound)} ({price.asked_by}{unknown})"
+
+
+def _worth(change: Change) -> float:
+    """The gain; from nobody to somebody, how many."""
+    return float(change.outcome.users) if change.throughput is None else change.gain
+
+
+def _trust(plan: Plan) -> str:
+    said, device = trust_in_words(plan.case.setup.device, plan.trust), plan.case.device
+    unknown = device.host is None and not device.calibrated and device.kind != "cpu"
+    return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
+
+
+def _cost(plan: Plan) -> str:
+    price = plan.case.device.price
+    if price is None:
+        return "no seller known here has this card; give --price, or --prices FILE"
+    hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    if plan.dollars_per_million is None:
+        return hourly
+    fleet = plan.fleet
+    whole = "" if fleet is None or fleet.dollars_per_hour is None else f"${three(fleet.dollars_per_hour)} an hour, "
+    tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
+    if plan.sound is not None:
+        tokens = f"{cost_in_words(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"
+    return f"{whole}{tokens}; {hourly}"

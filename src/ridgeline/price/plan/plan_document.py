@@ -1,0 +1,398 @@
+"""A plan as a document: the answer, and the sections that it rests on."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from ridgeline.price.cold_start import ColdStart, disks
+from ridgeline.price.plan.alternatives import Change
+from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.load_estimate import Load
+from ridgeline.price.plan.plan_answer import answer, targets_in_words
+from ridgeline.price.plan.plan_text import DEFINITIONS, users_in_words, verdict, without_kernels
+from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
+from ridgeline.price.plan.short_answer import short_answer
+from ridgeline.price.plan.trust import class_of
+from ridgeline.util.document.elements import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three
+
+_MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
+
+
+def plan_document(plan: Plan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
+    """The answer of a plan; or these of SECTIONS, with all of them the answer before them. queue: as of `answer`."""
+    names = None if sections is None else check_sections(sections, SECTIONS)
+    whole = names == tuple(SECTIONS)
+    blocks: list[Block] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
+    for name in names or (("sweep",) if plan.batches else ()):
+        blocks += SECTIONS[name](plan)
+    if names is None:
+        blocks.append(Paragraph(_MORE, "dim"))
+    lead = _lead(plan, simulated=bool(queue)) if names is None or whole else ""
+    return Document(_title(plan), tuple(blocks), lead)
+
+
+def short_document(plan: Plan) -> Document:
+    """The answer of a plan in five lines, and where the rest of it is."""
+    engine = plan.case.setup.engine.title
+    more = f"predicted for {engine}; without --short: what this rests on, and how far to trust it"
+    return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
+
+
+def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names, in their order. Raises ValueError with those there are for one that is not known."""
+    found, known = tuple(dict.fromkeys(names)), tuple(known)
+    for name in found:
+        if name not in known:
+            raise ValueError(f"--section is {name!r}; it must be one or more of {', '.join(known)}")
+    return found
+
+
+def _title(plan: Plan) -> str:
+    case, workload = plan.case, plan.workload
+    return (
+        f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
+        f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
+    )
+
+
+def _lead(plan: Plan, *, simulated: bool) -> str:
+    targets = targets_in_words(plan.workload)
+    held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
+    arrivals = "arrivals are even: no queues, no percentiles"
+    if simulated:
+        arrivals = "arrivals are even, but for the line queue"
+    return f"under {plan.case.setup.engine.title} (--engine), {held}; {arrivals}"
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+def _headed(heading: str, *blocks: Block) -> list[Block]:
+    return [Heading(heading), *blocks]
+
+
+def _each(plan: Plan) -> str:
+    return " (of one card)" if plan.case.setup.devices > 1 else ""
+
+
+def _memory(plan: Plan) -> Table:
+    """Subtraction by subtraction."""
+    m, setup = plan.memory, plan.case.setup
+    rows = (
+        ("memory", m.total, "as the driver shows it"),
+        ("- reserve", m.total - m.budget, f"{1 - setup.utilization:.0%} of it, kept for others"),
+        ("- weights", m.weights, ""),
+        ("- activations", m.activations, _activations(plan)),
+        ("- overhead", m.overhead, _overhead(plan)),
+        ("= left for KV", m.left, _pages(plan)),
+    )
+    cells = ((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}", note) for name, nbytes, note in rows)
+    return Table(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(Row, cells)))
+
+
+def _overhead(plan: Plan) -> str:
+    """What it is of."""
+    rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
+    return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
+
+
+def _activations(plan: Plan) -> str:
+    """Of what the most activations are."""
+    if plan.memory.sampler == plan.memory.activations:
+        return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
+    return f"of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
+
+
+def _pages(plan: Plan) -> str:
+    m = plan.memory
+    line = m.layout.taken()
+    if not m.fits:
+        return line
+    # A page of a model with states holds a state or positions: so many tokens fit is not to be said without requests.
+    pages = f"{m.page_bytes:,} bytes" if m.state_bytes else f"{m.page_size} = {m.kv_tokens:,} tokens"
+    return (
+        f"{line}: {m.pages:,} pages of {pages}\n"
+        f"maximum concurrency for {m.request_tokens:,} tokens: {m.concurrency:,.2f}x{' a card' * (m.ranks > 1)}"
+    )
+
+
+def _weights(plan: Plan) -> Table:
+    """By part and format: parameters of the whole model, bytes of one card."""
+    whole = plan.whole
+    rows = []
+    for row in plan.weights:
+        count = whole.parameters[row.part]
+        share, sizes = f"{count / whole.total:.1%}", _gib_and_gb(row.nbytes)
+        rows.append(Row((row.part, row.format, f"{count:,}", share, *sizes)))
+    total = sum(row.nbytes for row in plan.weights)
+    rows.append(Row(("all", "", f"{whole.total:,}", "", *_gib_and_gb(total)), "strong"))
+    if whole.active != whole.total:
+        rows.append(Row(("active for a token", "", f"{whole.active:,}", f"{whole.active / whole.total:.1%}")))
+    return Table(columns("part", "format", "parameters", "share", "GiB a card", "GB a card", words=(0, 1)), tuple(rows))
+
+
+def _gib_and_gb(nbytes: float) -> tuple[str, str]:
+    return f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}"
+
+
+def _times(plan: Plan) -> Table:
+    """floor, bound and expected side by side: of the batch that was asked about, then of the most users."""
+    rows: list[Row | str] = [*_batch_times(plan)]
+    if plan.capacity.users and plan.memory.fits:
+        rows += ["", *_load_times(plan, plan.asked)]
+    return Table(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
+
+
+def _batch_times(plan: Plan) -> Iterator[Row]:
+    batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
+    prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
+    step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
+    yield _seconds(f"TTFT, {prompts} of {workload.given:,}", plan.prefill.seconds, class_of("prefill", devices))
+    yield _seconds(f"ITL, batch {batch:,}", step, decode)
+    yield _rate("tok/s a user", step.per_second(1), decode)
+    if batch > 1:
+        yield _rate("tok/s in total, decode alone", step.per_second(batch), decode)
+        yield _rate("tok/s in total, prefill included", plan.request.per_second(batch * workload.output), static)
+    yield _seconds(f"all {workload.output:,} tokens", plan.request, static)
+
+
+def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
+    serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
+    yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft, serving)
+    yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
+    yield _seconds("ITL, no prefill in between", load.itl, decode)
+    yield _seconds("TPOT, prefills in between", load.tpot, serving)
+    if load.waits is not None:
+        yield _seconds("TPOT, prompts on all cards at once", load.waits.tpot_together, serving)
+        yield _seconds("TPOT, on one card after the other", load.waits.tpot_apart, serving)
+    yield _rate("tok/s a user", load.tokens_per_user, serving)
+    yield _rate("tok/s in total", load.tokens_per_second, serving)
+    yield _rate("requests/s", load.requests_per_second, serving)
+
+
+def _seconds(name: str, e: Estimate, metric: str) -> Row:
+    return Row((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)), metric))
+
+
+def _rate(name: str, e: Estimate, metric: str) -> Row:
+    return Row((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
+
+
+def _loading(plan: Plan) -> Table:
+    """From the page cache and from each disk: what the disk and the link to the host take, and both."""
+    device, whole = plan.case.setup.device, say_gb(gb(plan.whole.nbytes))
+    rows = (
+        Row((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
+        for name, start in plan.loading.items()
+    )
+    copy = "its link to the host is not in the catalogue"
+    if device.kind == "cpu":
+        copy = "used where they are mapped"
+    elif device.host_link is not None:
+        copy = f"{say_gb(gb(plan.memory.weights))}{' to each card' * (plan.case.setup.devices > 1)} at "
+        copy += f"{three(device.host_link / 1e9)} GB/s"
+    speeds = ", ".join(f"{three(disk.bandwidth / 1e9)} GB/s" for disk in disks())
+    notes = (f"{whole} from the disk (sequential reads at {speeds}); then {copy}",)
+    return Table(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
+
+
+def _seconds_or_nothing(value: float | None) -> str:
+    return say_seconds(value) if value else ""
+
+
+def _both(start: ColdStart) -> tuple[str, str]:
+    """Nothing where a part of it is not known."""
+    if start.copy is None:
+        return "", ""
+    return _seconds_or_nothing(start.floor), _seconds_or_nothing(start.in_turn)
+
+
+def _users(plan: Plan) -> Table:
+    """Little's law in figures: who is under way is who comes a second times how long each stays."""
+    loads = {"in targets": plan.capacity.load} if plan.capacity.users else {}
+    if plan.fleet is not None:
+        loads["as asked"] = plan.fleet.load
+    if plan.memory.fits:
+        loads["memory full"] = plan.fullest
+    rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
+    heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
+    note = "expected figures of one replica; in targets: as many as those allow; memory full: as many as it holds"
+    return Table(columns(*heads), tuple(rows), (note,))
+
+
+def _little(name: str, load: Load, output: int) -> Row:
+    rate = load.requests_per_second.expected
+    return Row((
+        name, f"{load.users:,}", "=", three(rate), "x", three(load.users / rate), say_seconds(load.ttft.expected),
+        say_seconds(load.tpot.expected), three(load.tokens_per_user.expected), three(load.tokens_per_second.expected),
+    ))  # fmt: skip
+
+
+def phases_table(phases: Sequence[PhasePrice]) -> Table:
+    """What each phase does: FLOPs, bytes, intensity, roof. Bytes between cards by collective."""
+    rows = [
+        ("arithmetic", *(say(p.flops, "FLOP") for p in phases)),
+        ("weights read", *(say_gb(gb(p.weight_bytes)) for p in phases)),
+        ("KV read", *(say_gb(gb(p.kv_read_bytes)) for p in phases)),
+        ("KV written", *(say(p.kv_write_bytes, "B") for p in phases)),
+        ("activations", *(say(p.activation_bytes, "B") for p in phases)),
+        ("arithmetic takes", *(say_seconds(p.arithmetic) for p in phases)),
+        ("weights and KV take", *(say_seconds(p.memory) for p in phases)),
+    ]
+    for name in dict.fromkeys(name for p in phases for name in p.communication):
+        moved = (p.communication.get(name, 0.0) for p in phases)
+        rows.append((f"{name.replace('_', '-')} between cards", *(say(nbytes, "B") for nbytes in moved)))
+    rows.append(("FLOP a byte", *(f"{three(p.intensity)} (ridge {three(p.ridge)})" for p in phases)))
+    rows.append(("roof", *(_roof(p) for p in phases)))
+    return Table(columns("", *(_phase_head(p) for p in phases)), tuple(map(Row, rows)))
+
+
+def _phase_head(phase: PhasePrice) -> str:
+    """`decode, 1 x 1 token at 1,152`."""
+    return f"{phase.name}, {phase.about}" if phase.about else phase.name
+
+
+def _roof(phase: PhasePrice) -> str:
+    if phase.limit == "memory":
+        return f"memory, {three(1 / phase.balance)} x under the ridge"
+    return f"compute, {three(phase.balance)} x over the ridge" if phase.limit == "compute" else "the link between cards"
+
+
+def classes_table(phases: Sequence[PhasePrice]) -> Table:
+    """Where the time of each phase goes."""
+    heads = [Column("", words=True)]
+    for phase in phases:
+        heads += [Column("bound", group=phase.name), Column("expected", group=phase.name)]
+        heads.append(Column("roof", words=True, group=phase.name))
+    by_kind = [{row.kind: row for row in phase.classes} for phase in phases]
+    kinds = dict.fromkeys(kind for rows in by_kind for kind in rows)
+    cells = ((kind, *(cell for rows in by_kind for cell in _class_cells(rows.get(kind)))) for kind in kinds)
+    return Table(tuple(heads), tuple(map(Row, cells)))
+
+
+def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
+    return ("", "", "") if row is None else (say_seconds(row.bound), say_seconds(row.expected), row.limit)
+
+
+def _crossings(plan: Plan) -> Table:
+    """Critical batch, prompt and context."""
+    c, context = plan.crossings, f"{plan.workload.context:,} tokens of context"
+    each = " on each card" * (plan.case.ranks > 1)
+    batch, prompt, outweighs = c.critical_batch, c.compute_bound_prompt, c.kv_outweighs_weights
+    decode = f"never at {context}: every sequence brings KV of its own"
+    if batch is not None:
+        decode = f"from batch {math.ceil(batch):,} on at {context}"
+    kv = "never: windows keep it below"
+    if outweighs is not None:
+        kv = f"from {outweighs:,} tokens of context on, batch {plan.case.ranks}"
+        if outweighs > plan.case.model.context:
+            kv += f" (beyond the model's {plan.case.model.context:,})"
+    prefill = "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"
+    if plan.sound is not None:  # whose windows are of one length
+        prefill = f"{'a window is over it' if plan.prefill.balance >= 1 else 'a window is under it'}, {_over(plan)}"
+    rows = (
+        ("decode reaches the ridge", decode),
+        ("prefill reaches the ridge", prefill),
+        ("KV read outweighs weights", kv),
+    )
+    return Table(columns("", "", words=(0, 1)), tuple(map(Row, rows)))
+
+
+def _over(plan: Plan) -> str:
+    """`6.83 times`."""
+    balance = plan.prefill.balance
+    return f"{three(balance if balance >= 1 else 1 / balance)} times"
+
+
+def _scores(plan: Plan) -> Table:
+    """What attention moves and takes with its score matrix in memory, and without."""
+    rows = (
+        Row((
+            f"{row.prompt:,}", say(row.flops, "FLOP"), say(row.nbytes, "B"), say_seconds(row.fused),
+            say(row.score_bytes, "B"), say_seconds(row.unfused), f"x {three(row.unfused / row.fused)}",
+        ))
+        for row in plan.scores
+    )  # fmt: skip
+    heads = ("prompt", "arithmetic", "q, k, v, out", "bound", "scores", "bound with them", "slower")
+    note = "all layers, one prompt in one pass; a fused kernel keeps the scores of queries and keys out of memory"
+    return Table(columns(*heads, words=()), tuple(rows), (note,))
+
+
+def _sweep(plan: Plan) -> Table:
+    """One row a batch."""
+    mixture = plan.sweep[0].experts is not None
+    heads = ("batch", "ITL floor", "bound", "expected", "tok/s each", "total", "gain", "FLOP/B", "KV GiB", "fits")
+    rows = []
+    for row in plan.sweep:
+        cells = (
+            f"{row.batch:,}",
+            *(say_seconds(t) for t in (row.itl.floor, row.itl.bound, row.itl.expected)),
+            three(1 / row.itl.expected),
+            three(row.tokens_per_second.expected),
+            f"x {three(row.gain)}",
+            three(row.intensity),
+            f"{gib(row.kv_bytes):,.2f}",
+            "yes" if row.fits else "no",
+            *([three(row.experts)] if row.experts is not None else []),
+        )
+        rows.append(Row(cells, "" if row.fits else "dim"))
+    return Table(columns(*heads, *(("experts hit",) if mixture else ()), words=()), tuple(rows))
+
+
+def _changes(plan: Plan) -> Table:
+    """Levers and sensitivities."""
+    first = [plan.batching] if plan.batching is not None else []
+    rows: list[Row | str] = [_change(plan, change) for change in (*first, *plan.levers)]
+    rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
+    heads = ("", "TTFT", "tok/s a user", "users", "tok/s in total", "$/M tokens", "")
+    return Table(columns(*heads, words=(0, 6)), tuple(rows))
+
+
+def _factor(value: float) -> str:
+    """`x 1.85`; `x 1.00` on either side of one."""
+    return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three(value)}"
+
+
+def _change(plan: Plan, change: Change) -> Row:
+    factors = (1 / change.first, change.faster, change.users, change.throughput, change.cost)
+    cells = ["" if factor is None else _factor(factor) for factor in factors]
+    note = ("no kernel times" if without_kernels(plan, change) else "") if change.outcome.fits else "does not fit"
+    if change.users is None and change.outcome.fits:
+        users = change.outcome.users
+        note = f"fits {users_in_words(users)}" if users else "fits, but misses the targets"
+    return Row((change.name, *cells, note))
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def _scores_heading(plan: Plan) -> str:
+    return f"Attention without its score matrix in memory, and with it{_each(plan)}"
+
+
+def _sweep_heading(plan: Plan) -> str:
+    what = "Batches" if plan.batches else "Batch sweep"
+    return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
+
+
+SECTIONS: Mapping[str, Callable[[Plan], list[Block]]] = MappingProxyType(
+    {
+        "words": lambda plan: [Paragraph(verdict(plan))],
+        "memory": lambda plan: _headed(f"Memory{_each(plan)}", _memory(plan)),
+        "weights": lambda plan: _headed("Weights", _weights(plan)),
+        "time": lambda plan: _headed("Time", _times(plan)),
+        "loading": lambda plan: _headed(
+            "Loading, at least: parts at once, or all read before any is copied", _loading(plan)
+        ),
+        "users": lambda plan: _headed("Users = requests a second x seconds each stays (Little's law)", _users(plan)),
+        "steps": lambda plan: _headed(f"What a step does{_each(plan)}", phases_table(plan.phases)),
+        "classes": lambda plan: _headed("By class of operation, and the roof it is under", classes_table(plan.phases)),
+        "turns": lambda plan: _headed("Where it turns", _crossings(plan)),
+        "attention": lambda plan: _headed(_scores_heading(plan), _scores(plan)),
+        "sweep": lambda plan: _headed(_sweep_heading(plan), _sweep(plan)),
+        "levers": lambda plan: _headed("What would change it (factors on the plan as asked, expected)", _changes(plan)),
+        "terms": lambda plan: [Facts(tuple(DEFINITIONS.items()), "dim")],
+    }
+)
+"""What may be asked for by name, in the order of --full."""

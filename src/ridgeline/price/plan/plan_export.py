@@ -1,0 +1,230 @@
+"""A plan for programs: one JSON object of SI units, bytes and seconds; figures of a phase are those of one card."""
+
+import dataclasses
+from typing import Any
+
+from ridgeline.core.models.common.parameter_breakdown import layers_of
+from ridgeline.core.ops.number_formats import format_of
+from ridgeline.price.cold_start import ColdStart
+from ridgeline.price.engine_profile import EngineProfile
+from ridgeline.price.plan.comparison import Comparison, Offer
+from ridgeline.price.plan.demand import Fleet
+from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.device_memory import Memory
+from ridgeline.price.plan.load_estimate import Load, touched_experts
+from ridgeline.price.plan.plan_audio import Sound
+from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
+from ridgeline.price.plan.request_phases import PhasePrice
+from ridgeline.price.plan.scenario import Setup
+from ridgeline.price.plan.trust import basis_in_words, basis_of, class_of
+from ridgeline.util.document.humanize import gb, gib
+
+
+def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any]:
+    """All figures of a plan, and of the cards it was compared on."""
+    return {
+        "model": _model(plan),
+        "device": _device(plan.case.setup),
+        "engine": _engine(plan.case.setup.engine),
+        "workload": dataclasses.asdict(plan.workload) | {"context": plan.workload.context},
+        "answer": _answer(plan),
+        "memory": _memory(plan.memory, plan.case.setup),
+        "weights": [dataclasses.asdict(row) for row in plan.weights],
+        "ways_to_fit": [{"devices": way.devices, "weights": way.weights} for way in plan.ways],
+        "phases": [_phase(phase) for phase in plan.phases],
+        "prefill": _phase(plan.prefill),
+        "decode": _phase(plan.decode)
+        | {
+            "tokens_per_second_per_user": dataclasses.asdict(plan.decode.seconds.per_second(1)),
+            "tokens_per_second": dataclasses.asdict(plan.decode.seconds.per_second(plan.workload.batch)),
+        },
+        "request": dataclasses.asdict(plan.request)
+        | {
+            "tokens_per_second": dataclasses.asdict(plan.request.per_second(plan.workload.batch * plan.workload.output))
+        },
+        "loading": {name: _cold_start(start) for name, start in plan.loading.items()},
+        "crossings": dataclasses.asdict(plan.crossings),
+        "sweep": [dataclasses.asdict(row) for row in plan.sweep],
+        "experts_touched": _experts(plan),
+        "load": {
+            "asked": _load(plan.load),
+            "most": _load(plan.capacity.load),
+            "all_that_memory_holds": _load(plan.fullest),
+        },
+        "demand": dataclasses.asdict(plan.demand),
+        "fleet": None if plan.fleet is None else _fleet(plan.fleet),
+        "attention": [dataclasses.asdict(row) for row in plan.scores],
+        "levers": [dataclasses.asdict(change) for change in plan.levers],
+        "batching": None if plan.batching is None else dataclasses.asdict(plan.batching),
+        "sensitivities": [dataclasses.asdict(change) for change in plan.sensitivities],
+        "cards": None if comparison is None else comparison_json(comparison)["cards"],
+        "trust": _trust(plan),
+        "words": verdict(plan),
+        "definitions": dict(DEFINITIONS),
+    }
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The cards of a comparison, ranking by ranking, then those that cannot serve it."""
+    return {
+        "model": {"name": comparison.name},
+        "workload": dataclasses.asdict(comparison.workload) | {"context": comparison.workload.context},
+        "demand": dataclasses.asdict(comparison.demand),
+        "sellers": [
+            {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
+            for ranking in comparison.rankings
+        ],
+        "unpriced": dataclasses.asdict(comparison.unpriced),
+        "cards": [_offer(offer, comparison.sound) for offer in comparison.offers],
+    }
+
+
+def _offer(offer: Offer, sound: Sound | None) -> dict[str, Any]:
+    outcome = offer.outcome
+    return dataclasses.asdict(outcome) | {
+        "seller": None if outcome.price is None else outcome.price.asked_by,
+        "load": _load(offer.load),
+        "sound": None if sound is None else _sound(sound, offer.load, outcome.dollars_per_million),
+        "fleet": None if offer.fleet is None else _fleet(offer.fleet),
+        "kernels": basis_of(offer.device),
+        "trust": dataclasses.asdict(offer.trust),
+    }
+
+
+def _cold_start(start: ColdStart) -> dict[str, float | None]:
+    known = start.copy is not None
+    return dataclasses.asdict(start) | {
+        "floor": start.floor if known else None,
+        "in_turn": start.in_turn if known else None,
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, Any]:
+    return dataclasses.asdict(fleet) | {"load": _load(fleet.load)}
+
+
+def _trust(plan: Plan) -> dict[str, Any]:
+    """Of each class what was measured of this card; and which class each figure of the answer is of."""
+    devices = plan.case.setup.devices
+    figures = {
+        "fits": "memory", "missing_bytes": "memory", "users": "serving", "requests_per_second": "serving",
+        "tokens_per_second": "serving", "dollars_per_million_tokens": "serving", "ttft": "prefill", "itl": "decode",
+    }  # fmt: skip
+    return {
+        "engine": plan.engine,
+        "kernels": basis_of(plan.case.setup.device),
+        "kernels_in_words": basis_in_words(plan.case.setup.device),
+        "classes": {trust.metric: dataclasses.asdict(trust) for trust in plan.trust},
+        "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
+    }
+
+
+def _model(plan: Plan) -> dict[str, Any]:
+    case, whole = plan.case, plan.whole
+    return {
+        "name": plan.name,
+        "parameters": whole.total,
+        "active_parameters": whole.active,
+        "parameters_by_part": whole.parameters,
+        "layer_by_part": whole.layer,
+        "layers": sum(layers_of(case.model)),
+        "context": case.model.context,
+        "vocabulary": case.model.vocabulary,
+        "dtype": format_of(case.model.storage.dtype).name,
+        "weights": case.weights,
+        "kv": case.kv,
+        "weight_bytes": whole.nbytes,
+        "notes": list(plan.notes),
+    }
+
+
+def _device(setup: Setup) -> dict[str, Any]:
+    device, price = setup.device, setup.device.price
+    return {
+        "name": device.name,
+        "title": device.title,
+        "devices": setup.devices,
+        "peaks": dict(device.peaks),
+        "bandwidth": device.bandwidth,
+        "memory_bytes": device.memory,
+        "link": None if device.link is None else {"name": device.link.name, "bandwidth": device.link.bandwidth},
+        "host_link": device.host_link,
+        "calibrated": device.calibrated,
+        "price": None if price is None else dataclasses.asdict(price),
+        "dollars_per_hour": setup.hourly,
+        "sources": dict(device.sources),
+    }
+
+
+def _engine(engine: EngineProfile) -> dict[str, Any]:
+    return {
+        "name": engine.name,
+        "title": engine.title,
+        "host_known": engine.host is not None,
+        "sources": dict(engine.sources),
+    }
+
+
+def _answer(plan: Plan) -> dict[str, Any]:
+    users = plan.capacity.users
+    load = plan.capacity.load
+    return {
+        "fits": plan.memory.fits,
+        "missing_bytes": plan.memory.missing,
+        "users": users,
+        "users_limited_by": plan.capacity.limit,
+        "requests_per_second": dataclasses.asdict(load.requests_per_second) if users else None,
+        "tokens_per_second": dataclasses.asdict(load.tokens_per_second) if users else None,
+        "ttft": dataclasses.asdict(plan.prefill.seconds),
+        "itl": dataclasses.asdict(plan.decode.seconds),
+        "limit": plan.decode.limit,
+        "dollars_per_million_tokens": plan.dollars_per_million,
+        "sound": None if plan.sound is None else _sound(plan.sound, load, plan.dollars_per_million),
+    }
+
+
+def _sound(sound: Sound, load: Load, million: float | None) -> dict[str, Any]:
+    """Hours of sound an hour of all users, and what one costs."""
+    return {
+        "window_seconds": sound.window,
+        "hours_per_hour": sound.rate(load.tokens_per_second.expected),
+        "dollars_per_hour": None if million is None else sound.dollars(million),
+    }
+
+
+def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
+    fields = dataclasses.asdict(memory)
+    del fields["layout"]
+    sizes = ("total", "budget", "weights", "activations", "overhead", "left")
+    return fields | {
+        "utilization": setup.utilization,
+        "state_bytes": memory.state_bytes,
+        # Where layers keep a state, a page holds one or positions, and how many tokens fit depends on the requests.
+        "kv_tokens": None if memory.state_bytes else memory.kv_tokens,
+        "page_size": None if memory.state_bytes else memory.page_size,
+        "pages": memory.pages,
+        "page_bytes": memory.page_bytes,
+        "request_bytes": memory.request_bytes,
+        "users": memory.users,
+        "concurrency": memory.concurrency,
+        "fits": memory.fits,
+        "gib": {name: gib(fields[name]) for name in sizes},
+        "gb": {name: gb(fields[name]) for name in sizes},
+        "overhead_rule": setup.engine.memory.describe(),
+    }
+
+
+def _phase(phase: PhasePrice) -> dict[str, Any]:
+    return dataclasses.asdict(phase) | {
+        "memory_bytes": phase.memory_bytes,
+        "communication_bytes": sum(phase.communication.values()),
+    }
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return dataclasses.asdict(load) | {"tokens_per_second_per_user": dataclasses.asdict(load.tokens_per_user)}
+
+
+def _experts(plan: Plan) -> dict[str, float] | None:
+    touched = {str(batch): touched_experts(plan.case, batch) for batch in (1, 8, 32, 64, 128, 256)}
+    return {batch: count for batch, count in touched.items() if count is not None} or None

@@ -1,0 +1,192 @@
+"""A plan in words: which resource is the limit, how far, and which lever moves it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from ridgeline.price.plan.alternatives import DEVICES, Change
+from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.plan_audio import cost_in_words
+from ridgeline.price.plan.request_phases import PhasePrice
+from ridgeline.price.plan.scenario import Setup
+from ridgeline.price.plan.trust import basis_of
+from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three
+
+DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "TTFT": "time to first token: from asking until prefill has emitted one",
+        "ITL": "inter-token latency: one decode step at the running context, input + output / 2",
+        "TPOT": "time per output token after the first on average, others' prefills in between included",
+        "floor": "of a whole step, max(FLOPs / peak, weights and KV / bandwidth): nothing can beat it",
+        "bound": "each operation's own max, activations included, summed: perfect kernels",
+        "expected": "with each kernel class's efficiency, measured or the default of its kind; --json: sources",
+        "[class]": "figures of a class are as far off as the line `trust` says: memory, prefill, decode, serving, tp8",
+        "FLOP/B": "FLOP a byte: arithmetic of matrices over weights and KV moved, once a step",
+        "ridge": "the FLOP/B where both take equally long, in the step's formats: memory is the limit below",
+        "gain": "total tokens a second of a batch over those of batch 1, by the bound",
+        "units": "1k tokens = 1,024; GiB = 2^30 and GB = 10^9 bytes; TFLOP = 10^12, peaks are dense",
+    }
+)
+
+# From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
+NOTICED, _WORTH = 1.03, 1.5
+# Tokens a second that people read at; some four words.
+_READING = 5.0
+
+
+def verdict(plan: Plan) -> str:
+    """One paragraph."""
+    return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
+
+
+def lacking(plan: Plan) -> str:
+    """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
+    return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
+
+
+def ways_in_words(ways: Sequence[Setup]) -> str:
+    """`it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)`."""
+    if not ways:
+        return "no weight format and no number of joined cards known here makes it fit"
+    return "it would fit " + ", or ".join(_way(way) for way in ways)
+
+
+def work_in_words(phase: PhasePrice) -> str:
+    """Return the least times of a phase: `18.1 ms of memory traffic and 4.75 ms of arithmetic`."""
+    return f"{say_seconds(phase.memory)} of memory traffic and {say_seconds(phase.arithmetic)} of arithmetic"
+
+
+def users_in_words(count: int) -> str:
+    """`one user`, `352 users`."""
+    return "one user" if count == 1 else f"{count:,} users"
+
+
+def scarcest(plan: Plan) -> Change | None:
+    """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
+    best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
+    return best if best is not None and (best.throughput or 0.0) >= NOTICED else None
+
+
+def without_kernels(plan: Plan, change: Change) -> bool:
+    """Whether a change is to another card of which no kernel times are known, or to products of int8 where none of them
+    are: priced as bf16's share of another peak."""
+    outcome, card = change.outcome, plan.case.setup.device
+    other = next((device for device in plan.others if device.name == outcome.card != card.name), None)
+    if other is not None:
+        return basis_of(other) == "kind"
+    known = card.calibrated or "linear/int8" in card.efficiency
+    return outcome.weights == "w8a8" != plan.case.weights and not known
+
+
+def _way(way: Setup) -> str:
+    cards = f"on {way.devices} card{'s' * (way.devices > 1)}"
+    beyond = " (beyond one machine, not priced)" if way.devices > max(DEVICES) else ""
+    return (f"with {way.weights} weights " if way.weights else "") + cards + beyond
+
+
+def _fit(plan: Plan) -> Iterator[str]:
+    if not plan.memory.fits:
+        yield f"It does not fit: {lacking(plan)}. The rest is what it would do if it did."
+
+
+def _decode(plan: Plan) -> Iterator[str]:
+    phase = plan.decode
+    work = (
+        f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
+        f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
+        f"at {three(phase.ridge)}."
+    )
+    if phase.limit == "compute":
+        yield f"{work} Arithmetic is the limit, {three(phase.balance)} x over the ridge."
+    elif phase.limit == "memory":
+        yield (
+            f"{work} Memory bandwidth is the limit, {three(1 / phase.balance)} x under the ridge: even with perfect "
+            f"kernels the arithmetic units idle {phase.idle:.1%} of the time."
+        )
+    else:
+        share = sum(row.share for row in phase.classes if row.limit == "communication")
+        yield f"{work} But the link between the cards is the limit: it takes {share:.0%} of the step's bound."
+
+
+def _ridge(plan: Plan) -> Iterator[str]:
+    """What a larger batch would do to a decode step that waits for memory."""
+    if plan.decode.limit != "memory":
+        return
+    critical, context = plan.crossings.critical_batch, f"At {plan.workload.context:,} tokens of context"
+    if critical is None:
+        yield f"{context} no batch reaches the ridge, because every sequence brings KV of its own."
+        return
+    held, batch = plan.memory.users, math.ceil(critical)
+    beyond = f", but memory holds {held:,} at most" if plan.memory.fits and batch > held else ""
+    yield f"{context} a batch of {batch:,} would reach the ridge{beyond}."
+
+
+def _batch(plan: Plan) -> Iterator[str]:
+    """What the most users make of the card."""
+    lever, load = plan.batching, plan.capacity.load
+    if lever is None or lever.throughput is None or not plan.memory.fits:
+        return
+    each = load.tokens_per_user.expected
+    worth = "Batching pays" if lever.throughput >= _WORTH else "Batching more brings little"
+    slow = "; that is slower than people read, and --tpot sets a pace" if each < _READING else ""
+    yield (
+        f"{worth}: {users_in_words(plan.capacity.users)} get {three(lever.throughput)} x the tokens of "
+        f"{users_in_words(plan.workload.batch)}, {three(load.tokens_per_second.expected)} a second in total, each of "
+        f"them {three(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
+    )
+
+
+def _load(plan: Plan) -> Iterator[str]:
+    if not plan.capacity.users:
+        return
+    scarce = scarcest(plan)
+    listed = ", ".join(f"{_resource(c)} x {three(c.throughput)}" for c in plan.sensitivities if c.throughput)
+    advice = "none would help noticeably" if scarce is None else f"more {_resource(scarce)} would help most"
+    yield (
+        f"With {users_in_words(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
+        f"Doubling one resource multiplies total tokens/s by: {listed}; {advice}."
+    )
+
+
+def _resource(change: Change) -> str:
+    return change.name.removeprefix("twice the ")
+
+
+def _levers(plan: Plan) -> Iterator[str]:
+    helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
+    same = [change for change in helps if change.outcome.card == plan.case.device.name]
+    same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
+    others = [change for change in helps if change.outcome.card != plan.case.device.name]
+    for where, changes in (("With the same card", same), ("With another card", others)):
+        if changes:
+            yield f"{where}: {'; '.join(_lever(plan, change) for change in changes)}."
+
+
+def _lever(plan: Plan, change: Change) -> str:
+    """`fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`; of other cards `$0.06 a million tokens` too."""
+    users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
+    if change.throughput is not None:
+        parts = [f"x {three(change.throughput)} total tokens/s"]
+    elif users:
+        parts = [f"fits {users_in_words(users)}"]
+    else:
+        parts = ["no user within the targets either"]
+    parts.append(f"x {three(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
+    other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
+    if other and cost is not None:  # of the same cards a token's price follows from the tokens
+        sound, here = plan.sound, plan.dollars_per_million
+        what = " tokens" if sound is None else ""
+        instead = "" if here is None else f" instead of ${three(here if sound is None else sound.dollars(here))}"
+        parts.append(f"{cost_in_words(cost, sound)}{what}{instead}")
+    if without_kernels(plan, change):
+        parts.append("no kernel times")
+    return f"{change.name} ({', '.join(parts)})"
+
+
+def _helps(change: Change) -> bool:
+    newly = change.throughput is None and change.outcome.users > 0
+    return newly or change.gain >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
+
+
+def _card(plan: Plan) -> str:
+    return "the card" if plan.case.setup.devices == 1 else "each card"

@@ -1,0 +1,226 @@
+"""The price of a step: the costs of all calls of a model's ops, each distinct one evaluated once.
+
+Most ops cost the same however long the sequences are. Their sum is kept for each shape of step, so that pricing the
+next decode step evaluates attention alone: one formula, tens of thousands of steps a second. Of a new shape, such as
+another prompt makes beside the same decodes, what each op costs is known once its rows have come before
+(cached_ops.py).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ridgeline.backends import priced_backend, priced_backends
+from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.ops.backend import Backend, ReplayShape
+from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.matrix.operands import DTYPES
+from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.work import LOGITS, TOKENS, Space, Work
+from ridgeline.price.bounded_cache import keep
+from ridgeline.price.cached_ops import StandingOps
+from ridgeline.price.device import Device
+from ridgeline.price.op_time import beside_card, floor_seconds, host_seconds, op_seconds
+from ridgeline.price.priced_op import PricedOp, PricedRow
+
+# Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
+_PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
+
+StepShape = tuple[tuple[Space, int], ...]
+V = TypeVar("V")
+
+
+class OtherEngine(Backend):
+    """An engine whose kernels are priced and not run, such as vLLM.
+
+    It launches a kernel for each part of an op, as PyTorch does. The constants of the device say how fast they are.
+    """
+
+    name = "other engine"
+
+
+OTHER_ENGINE = OtherEngine()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrice:
+    """A step on a device: its cost and its seconds. working_set: bytes of weights and KV that it goes over.
+
+    host: the part of `expected` that no op has.
+    """
+
+    cost: Cost
+    floor: float
+    bound: float
+    expected: float
+    working_set: float
+    rows: tuple[PricedRow, ...]
+    host: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the ops that do not read the context cost together. calls: how many calls of all ops have rows."""
+
+    total: Cost
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StandingTime:
+    """The same in seconds on a device. The device is held so that no other one can come by its id."""
+
+    device: Device
+    bound: float
+    expected: float
+    rows: tuple[PricedRow, ...]
+
+
+class Price:
+    """The priced calls of a model, filled or on meta. What a step reads is counted by call, so that an op that is
+    called twice is read twice; what lies in memory is counted by op."""
+
+    def __init__(self, model: Network, devices: int = 1) -> None:
+        """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
+        forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
+        included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them."""
+        calls = traced_calls(model)
+        keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
+        counts = Counter(keys)
+        first = dict(reversed(list(zip(keys, calls, strict=True))))
+        self.reaches, self.devices = model.reaches, devices
+        self._taken = model.storage.dtype in DTYPES
+        self._replayed = {
+            backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
+        }
+        self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
+        self.repacked_bytes = model.repacked_bytes
+        self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
+        order = {key: index for index, key in enumerate(counts)}
+        self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
+        self._keep_nothing()
+
+    def gathering(self, ranks: int) -> "Price":
+        """Of ranks whose rows come together at the experts, the steps in which only so many have rows, as many each,
+        and the others wait. The same where no rows come together."""
+        found = copy(self)
+        found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
+        found._keep_nothing()
+        return found
+
+    def _keep_nothing(self) -> None:
+        """Sort the ops, of none of which a cost is known yet."""
+        self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
+        self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
+        self._standing: dict[StepShape, _Standing] = {}
+        spaces = dict.fromkeys(priced.space for priced in self._standing_ops)
+        self._by_space = {
+            space: StandingOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
+            for space in spaces
+        }
+        self._times: dict[tuple[int, float, StepShape, StepShape, bool], _StandingTime] = {}
+
+    def weights_on(self, device: Device) -> float:
+        """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
+        return self.weight_bytes + (self.repacked_bytes if device.native else 0.0)
+
+    def backend_on(self, device: Device) -> Backend:
+        """Return the backend whose kernels run the model on the device: ours if it has one that takes the model's
+        dtype, else another engine's."""
+        return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
+
+    def recorded(self, device: Device, work: Work) -> bool:
+        """Return whether such a step is recorded once on the device and replayed."""
+        return self._replayed_as(device, work) is not None
+
+    def _replayed_as(self, device: Device, work: Work) -> ReplayShape | None:
+        """Return the size as which such a step is replayed, with the rows of nothing that fill its bucket; None for a
+        step that is not replayed."""
+        steps = self._replayed[priced_backend(device.kind).name] if device.native else None
+        return None if steps is None else steps.shape_of(work)
+
+    def step(self, work: Work) -> Cost:
+        """What a step of `work` must cost."""
+        total = self._standing_of(work).total
+        for _, priced in self._context_ops:
+            total += priced.cost(work) * priced.count
+        return total
+
+    def on(self, device: Device, work: Work) -> StepPrice:
+        """A step's cost and seconds on a device; rows in the order of `ops`."""
+        known = self._standing_of(work)
+        total, reading = known.total, []
+        for index, priced in self._context_ops:
+            cost = priced.cost(work)
+            total += cost * priced.count
+            reading.append((index, priced, cost))
+        working_set, backend, shape = total.memory_bytes, self.backend_on(device), self._replayed_as(device, work)
+        recorded = shape is not None
+        ran = work if shape is None else replace(work, rows={**work.rows, TOKENS: shape.rows, LOGITS: shape.logits})
+        standing = self._times_of(device, work, ran, working_set, recorded=recorded)
+        bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
+        for index, priced, cost in reading:
+            launches = priced.launches(work, backend)
+            time = op_seconds(cost, launches, device, working_set, self.devices, recorded=recorded)
+            bound += time.bound * priced.count
+            expected += time.expected * priced.count
+            rows.insert(index, PricedRow(priced, cost, time))
+        floor = floor_seconds(total, device, working_set)
+        own = host_seconds(work, total, known.calls, device, recorded=recorded, card=expected)
+        host = beside_card(expected, own, device)
+        return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
+
+    def _standing_of(self, work: Work) -> _Standing:
+        shape = work.shape
+        found = self._standing.get(shape)
+        if found is None:
+            total = Cost()
+            costs = self._in_order(lambda ops: ops.costs(work))
+            for priced, cost in zip(self._standing_ops, costs, strict=True):
+                total += cost * priced.count
+            calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
+            found = keep(self._standing, shape, _Standing(total, calls))
+        return found
+
+    def _times_of(self, device: Device, work: Work, ran: Work, working_set: float, *, recorded: bool) -> _StandingTime:
+        key = (id(device), device.bandwidth_of(working_set), work.shape, ran.shape, recorded)
+        found = self._times.get(key)
+        if found is None:
+            backend = self.backend_on(device)
+            rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, backend, recorded=recorded))
+            bound = sum(row.time.bound * row.priced.count for row in rows)
+            expected = sum(row.time.expected * row.priced.count for row in rows)
+            found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
+        return found
+
+    def _in_order(self, of: Callable[[StandingOps], Iterable[V]]) -> tuple[V, ...]:
+        """What there is of each op, from what there is of those of each space."""
+        parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
+        return tuple([next(parts[priced.space]) for priced in self._standing_ops])
+
+
+def traced_calls(model: Network) -> list[tuple[str, Op, Space]]:
+    """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
+    calls: list[tuple[str, Op, Space]] = []
+    assert len(model.spaces) <= len(_PRIMES), "more spaces than are told apart"
+    rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
+    spaces = {rows: space for space, rows in rows_of.items()}
+
+    def note(path: str, op: Op, inputs: tuple[Any, ...], _: Any) -> None:
+        rows = inputs[0].shape[0]
+        assert rows in spaces, f"{path} runs over {rows} rows, which are of no space"
+        calls.append((path, op, spaces[rows]))
+
+    model.trace_calls(rows_of, note)
+    return calls
+
+
+def _gathering(op: Op, ranks: int) -> Op:
+    """The op over the rows of so many ranks, where it is over those of several."""
+    if op.gathered == 1:
+        return op
+    other = copy(op)
+    other.gathered = ranks
+    return other

@@ -1,0 +1,199 @@
+"""Server-sent events: frames on their way to one client, who may read slowly or leave.
+
+Framing is what openai-python's decoder needs (its source, and the HTML standard's event streams): each
+frame is `data: ...` and a blank line, the last one too; keep-alive is a comment; there is no `id:`, `retry:` or empty
+data.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from ridgeline.server.errors import ApiError, internal
+from ridgeline.server.http.direct_writer import EXTENSION, DirectWriter
+from ridgeline.server.http.disconnect import end, until_gone
+
+DONE = b"data: [DONE]\n\n"
+ALIVE = b": waiting\n\n"
+ALIVE_SECONDS = 10.0
+"""Without a frame for so long, a comment keeps proxies from closing the connection."""
+_LOOK_SECONDS = 0.5
+"""The time between two looks at whether the client still sends."""
+
+LAST_SECONDS = 30.0
+"""For what a client has not read yet when the last frame is there."""
+
+logger = logging.getLogger(__name__)
+
+
+class SlowReader(Exception):
+    """A client has left more unread than it may."""
+
+
+class Outbox:
+    """Frames that wait for the client to read them, at most `limit` bytes.
+
+    They are taken by whoever sends them on; once there is a direct way to the connection, they go it by themselves.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._frames: list[bytes] = []
+        self._closed = False
+        self._silent = True  # since keep_alive was called last
+        self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
+        self._direct: DirectWriter | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the connection has not taken."""
+        return self._size + (self._direct.unread if self._direct is not None else 0)
+
+    def put(self, frame: bytes) -> None:
+        """Queue a frame, or send it, where there is a direct way. Raises SlowReader where too many wait."""
+        if self.waiting + len(frame) > self._limit:
+            raise SlowReader
+        self._silent = False
+        if self._direct is not None:
+            self._direct.write(frame)
+            return
+        self._size += len(frame)
+        self._frames.append(frame)
+        self._wake()
+
+    def expect(self, size: int) -> None:
+        """Allow `size` more unread bytes, for a frame that is made before the client can read any of it."""
+        self._limit += size
+
+    def keep_alive(self) -> None:
+        """A comment, where no frame has come since this was called last, and some are still to come."""
+        if self._silent and not self._closed and not self.waiting:
+            self.put(ALIVE)
+        self._silent = True
+
+    def close(self) -> None:
+        """No further frames come."""
+        self._closed = True
+        self._wake()
+
+    async def take(self) -> bytes:
+        """All that waits, once there is something; b"" when there will be nothing more."""
+        if not self._frames and not self._closed:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return self._all()
+
+    def read(self, size: int) -> None:
+        """The connection has taken so many bytes."""
+        self._size -= size
+
+    def open(self, direct: DirectWriter) -> None:
+        """From now on frames go this way, first those that wait."""
+        self._direct = direct
+        direct.write(self._all())
+        self._size = 0
+
+    def _all(self) -> bytes:
+        data = b"".join(self._frames)
+        self._frames.clear()
+        return data
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
+
+
+class EventStream:
+    """A response that is a stream of events, as an ASGI application.
+
+    It starts with its first frame, so that what fails before has a status of its own. When the client leaves, or reads
+    too slowly, whoever produces the frames is cancelled at once.
+    """
+
+    def __init__(
+        self, produce: Callable[[Outbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """produce: puts the frames. limit: bytes that a client may leave unread."""
+        self._produce, self._limit = produce, limit
+        headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"} | dict(
+            headers or {}
+        )
+        self._start: Message = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outbox, direct = Outbox(self._limit), scope.get("extensions", {}).get(EXTENSION)
+        producer = asyncio.ensure_future(self._produce(outbox))
+        producer.add_done_callback(lambda _: outbox.close())
+        writer = asyncio.ensure_future(self._write(outbox, producer, direct, send))
+        gone = asyncio.ensure_future(until_gone(receive))
+        alive = asyncio.ensure_future(_keep_alive(outbox, direct))
+        try:
+            await asyncio.wait((producer, writer, gone), return_when=asyncio.FIRST_COMPLETED)
+            slow = producer.done() and isinstance(producer.exception(), SlowReader)
+            if slow and direct is not None:
+                direct.abort()
+            elif producer.done() and not slow:
+                await asyncio.wait((writer, gone), timeout=LAST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
+        finally:
+            await end(producer, writer, gone, alive)
+
+    async def _write(
+        self, outbox: Outbox, producer: "asyncio.Future[None]", direct: DirectWriter | None, send: Send
+    ) -> None:
+        """Send what the outbox gives. Raises what the producer raised where nothing has been sent yet."""
+        data = await outbox.take()
+        started = bool(data)
+        if started:
+            await send(self._start)
+        while data:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            outbox.read(len(data))
+            if direct is not None:
+                outbox.open(direct)
+                await asyncio.wait((producer,))
+            data = await outbox.take()
+        await self._close(producer, started, send)
+
+    async def _close(self, producer: "asyncio.Future[None]", started: bool, send: Send) -> None:
+        """The end of the stream: nothing, or the frame that says what went wrong."""
+        error = producer.exception()
+        if error is not None and not started:
+            raise error
+        if error is not None and not isinstance(error, ApiError):
+            logger.error("a stream failed", exc_info=error)
+            error = internal()
+        last = b"" if error is None else error_frame(error)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def _keep_alive(outbox: Outbox, direct: DirectWriter | None) -> None:
+    """Send comments in silent times, soon if the client may have gone: then its host says so."""
+    pause, waited = min(_LOOK_SECONDS, ALIVE_SECONDS), 0.0
+    while True:
+        await asyncio.sleep(pause)
+        waited += pause
+        if waited >= ALIVE_SECONDS or (direct is not None and direct.is_half_closed()):
+            outbox.keep_alive()
+            waited = 0.0
+
+
+def frame(value: object) -> bytes:
+    """A value as an event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_frame(error: ApiError) -> bytes:
+    """The last event of a stream that failed; openai-python raises it as APIError."""
+    return frame(error.body()) + DONE

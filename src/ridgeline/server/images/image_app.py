@@ -1,0 +1,115 @@
+"""The application of a server of pictures: its routes, and what it says to who asks for anything else."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.server.app import IMAGES, TEXT_ROUTES, VIDEOS, Cards, answer, application, model_routes
+from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import beside
+from ridgeline.server.http.body import read_object
+from ridgeline.server.http.disconnect import unless_gone
+from ridgeline.server.http.event_stream import EventStream, Outbox
+from ridgeline.server.images.image_service import PictureService
+from ridgeline.server.images.pipeline_names import Names
+from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.images.video_routes import VideoApi
+from ridgeline.server.routes.diffusion_fields import plan_of
+from ridgeline.server.routes.image_generation import PROGRESS_BYTES, ImageFields, ImageGeneration, check_fields
+from ridgeline.server.routes.request_fields import read_fields
+from ridgeline.server.server_settings import ServerSettings
+
+
+def writes_no_text(pipelines: Collection[Pipeline]) -> str:
+    """What is said of these pipelines to who asks them for text: where what they draw is asked."""
+    pictures, clips = (any(each.layout.clips == clips for each in pipelines) for clips in (False, True))
+    if pictures and clips:
+        return f"draws and writes no text; ask {IMAGES}, for clips {VIDEOS}"
+    what, route = ("makes clips", VIDEOS) if clips else ("draws pictures", IMAGES)
+    return f"{what} and writes no text; ask {route}"
+
+
+def build_picture_app(
+    service: PictureService, jobs: Jobs, settings: ServerSettings, names: Names, *, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The application around a service. jobs: of it. routes: of the other parts of the server."""
+    api = PictureApi(service, settings, names)
+    return application(
+        (
+            *picture_routes(api, VideoApi(service, jobs, settings, names)),
+            *(Route(path, api.refuse_text, methods=["POST"]) for path in TEXT_ROUTES),
+            *model_routes(api.cards),
+            *routes,
+        )
+    )
+
+
+def picture_routes(api: "PictureApi", videos: VideoApi) -> Sequence[BaseRoute]:
+    """What pipelines are asked."""
+    return [Route(IMAGES, api.generate, methods=["POST"]), *videos.routes()]
+
+
+class PictureApi:
+    """The handlers."""
+
+    def __init__(self, service: PictureService, settings: ServerSettings, names: Names) -> None:
+        self._service, self._names = service, names
+        # A picture that lacks what was asked for looks like one with it.
+        self._settings = replace(settings, strict=True)
+
+    async def generate(self, request: Request) -> Response | EventStream:
+        """/v1/images/generations"""
+        fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
+        own = self._names.find(fields.model)
+        pipeline = self._service.drawer.pipelines[own]
+        if pipeline.layout.clips:
+            raise invalid(f"the model makes clips, no pictures; ask {VIDEOS}", "model", code="unsupported_model")
+        drawing = check_fields(fields)
+        plan = await beside(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
+        generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))
+        headers = {"x-request-id": generation.id}
+        if not fields.stream:
+            await unless_gone(request.receive, self._service.run(generation.live, generation.order, generation.take))
+            return answer(generation.body(), headers)
+
+        async def produce(outbox: Outbox) -> None:
+            await self._service.run(generation.live, generation.order, generation.events(outbox))
+
+        unread = self._settings.send_buffer_bytes + (1 + fields.partial_images) * generation.file_bytes
+        unread += fields.progress * (2 + plan.steps) * 2 * PROGRESS_BYTES
+        return EventStream(produce, unread, headers)
+
+    async def refuse_text(self, request: Request) -> Response:
+        """What is posted to a language model."""
+        said = writes_no_text(self._service.drawer.pipelines.values())
+        raise invalid(f"the model {said}", "model", code="unsupported_model")
+
+    def cards(self) -> Cards:
+        """The names of the pipelines, and what each draws."""
+        return {name: self._card(name) for name in self._names.own}
+
+    def _card(self, name: str) -> dict[str, object]:
+        own = self._names.own[name]
+        pipeline = self._service.drawer.pipelines[own]
+        clips = pipeline.layout.clips
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._names.created,
+            "owned_by": "ridgeline",
+            "root": self._names.said(own),
+            "parent": None,
+            "routes": (VIDEOS if clips else IMAGES,),
+            "sizes": [str(size) for size in pipeline.layout.sizes],
+            "num_inference_steps": pipeline.kind.steps,
+            "guidance_scale": pipeline.kind.guidance,
+            **({"num_frames": pipeline.kind.frames, "max_frames": pipeline.layout.most_frames} if clips else {}),
+            "max_prompt_tokens": pipeline.encoder.most_tokens,
+            "dtype": str(pipeline.denoiser.storage.dtype).removeprefix("torch."),
+            "limits": self._settings.public_limits(),
+        }

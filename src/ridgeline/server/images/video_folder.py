@@ -1,0 +1,112 @@
+"""Files of clips: written beside what draws, kept in a folder that goes with the server."""
+
+import errno
+import logging
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor
+
+from ridgeline.media.diffusion.video_file import write_clip
+from ridgeline.server.errors import ApiError
+
+WAITING = 2
+"""Parts of a clip that may wait to be written. What decodes waits before it adds one more."""
+
+logger = logging.getLogger(__name__)
+
+
+class ClipFolder:
+    """A temporary folder, made when the first file is to be written."""
+
+    def __init__(self) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def path(self, name: str) -> Path:
+        """Where a file of this name lies."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="ridgeline-clips-", ignore_cleanup_errors=True)
+        return Path(self._folder.name) / name
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+class _Abandoned(Exception):
+    """Nobody wants the file any more."""
+
+
+class ClipWriter:
+    """Writes one clip's file in a thread of its own: neither the event loop nor what draws waits for an encoder."""
+
+    def __init__(self, path: Path, format_: str, fps: float, parameters: Mapping[str, Any]) -> None:
+        """As `write_clip`."""
+        self.path, self._format, self._fps, self._parameters = path, format_, fps, parameters
+        self._parts: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(WAITING)
+        self._written: Future[int] = Future()
+        self._thread: threading.Thread | None = None
+        self._abandoned = False
+
+    def add(self, part_CFHW: Tensor, _: int = 0) -> None:
+        """The next part of the clip, as `Encode`. Blocks while WAITING others wait to be written."""
+        if self._abandoned:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="ridgeline clip", daemon=True)
+            self._thread.start()
+        self._room.acquire()
+        self._parts.put(part_CFHW)
+
+    def finish(self) -> "Future[int]":
+        """There are no more parts. The future is done when the file is written, with its size in bytes, or with the
+        ApiError of what kept it from being written."""
+        self._parts.put(None)
+        return self._written
+
+    def abandon(self) -> None:
+        """Stop; what there is of the file goes. Who waits in `add` waits no more."""
+        self._abandoned = True
+        self._parts.put(None)
+        self._room.release()
+        self.path.unlink(missing_ok=True)
+
+    # -- in the thread -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            with self.path.open("xb") as file:
+                write_clip(file, self._taken(), self._format, self._fps, self._parameters)
+            self._written.set_result(self.path.stat().st_size)
+        except Exception as error:
+            self.path.unlink(missing_ok=True)
+            self._written.set_exception(write_failure(error))
+            if not isinstance(error, _Abandoned):
+                with suppress(_Abandoned):
+                    for _ in self._taken():  # who decodes must not wait for room
+                        pass
+
+    def _taken(self) -> Iterator[Tensor]:
+        while (part := self._parts.get()) is not None:
+            self._room.release()
+            yield part
+        if self._abandoned:
+            raise _Abandoned
+
+
+def write_failure(error: Exception) -> ApiError:
+    """What is said of a file that could not be written."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        said = "the server's disk has no room for the clip's file"
+        return ApiError(503, said, kind="server_error", code="storage_full")
+    if not isinstance(error, _Abandoned):
+        logger.error("a clip's file was not written: %s", type(error).__name__, exc_info=error)
+    return ApiError(500, "the clip's file could not be written", kind="server_error", code="failed", retry=False)

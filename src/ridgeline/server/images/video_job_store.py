@@ -1,0 +1,129 @@
+"""Jobs: clips that were asked for. One is drawn while nobody waits, and its file kept for whoever comes for it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.images.image_service import PictureService
+from ridgeline.server.images.video_folder import ClipFolder, ClipWriter, write_failure
+from ridgeline.server.routes.video_job import VideoJob
+from ridgeline.server.server_settings import ServerSettings
+
+KEPT = 1000
+"""How many jobs that have ended are remembered, and as many ids of those that are gone."""
+
+_MADE_ROOM = "the video has made room for newer ones; ask for it again"
+
+logger = logging.getLogger(__name__)
+
+
+class Jobs:
+    """Those of one server, on its event loop."""
+
+    def __init__(self, service: PictureService, settings: ServerSettings) -> None:
+        self._service, self._most, self._lifetime = service, settings.clip_bytes, settings.clip_seconds
+        self._folder = ClipFolder()
+        self._jobs: dict[str, VideoJob] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._gone: dict[str, str] = {}  # why, by the id
+
+    def start(self, job: VideoJob) -> None:
+        """Begin a job. Raises ApiError where there is no room for it."""
+        try:
+            writer = ClipWriter(self.path(job), job.format_, job.fields.fps, job.parameters())
+        except OSError as error:
+            raise write_failure(error) from None
+        self._service.admit(job.live)
+        self._jobs[job.id] = job
+        self._tasks[job.id] = asyncio.create_task(self._run(job, writer))
+
+    def of(self, owner: bytes | None) -> Iterator[VideoJob]:
+        """An owner's, in the order in which they came."""
+        return (job for job in self._jobs.values() if job.owner == owner)
+
+    def find(self, id: str, owner: bytes | None) -> VideoJob:
+        """An owner's job. Raises ApiError: 410 for one whose time is over, 404 for one that never was."""
+        job = self._jobs.get(id)
+        if job is not None and job.owner == owner:
+            return job
+        if id in self._gone:
+            raise ApiError(410, self._gone[id], param="video_id", code="video_expired", retry=False)
+        raise ApiError(404, "there is no such video here", param="video_id", code="video_not_found")
+
+    def path(self, job: VideoJob) -> Path:
+        """Where its file lies, or is to."""
+        return self._folder.path(job.id + job.suffix)
+
+    def delete(self, job: VideoJob) -> None:
+        """Forget a job. One under way ends before its next step; its file goes."""
+        self._forget(job)
+
+    async def aclose(self) -> None:
+        """End those under way, and remove all files."""
+        tasks = list(self._tasks.values())
+        if tasks:
+            logger.info("clips that are dropped: %d", len(tasks))
+        for job in list(self._jobs.values()):
+            self._forget(job)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._folder.close()
+
+    # -- one job's life ------------------------------------------------------------------------------------------------
+
+    async def _run(self, job: VideoJob, writer: ClipWriter) -> None:
+        try:
+            await self._service.draw(job.live, job.order(writer.add), job.take)
+            # Shielded: where this task is cancelled, the writer's thread still has its future to set.
+            job.nbytes = await asyncio.shield(asyncio.wrap_future(writer.finish()))
+            self._make_room(job)
+            job.completed = int(time.time())
+        except ApiError as error:
+            job.error = error
+        finally:
+            del self._tasks[job.id]
+            if job.completed is None:
+                writer.abandon()
+        self._keep(job)
+
+    def _keep(self, job: VideoJob) -> None:
+        """Keep a job that has ended until its time is over, or until it must make room."""
+        job.expires = int(time.time() + self._lifetime)
+        said = f"the video has expired: files are kept {self._lifetime:g} s; ask for it again"
+        loop = asyncio.get_running_loop()
+        self._timers[job.id] = loop.call_later(self._lifetime, partial(self._forget, job, said))
+        while len(self._timers) > KEPT:
+            self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
+
+    def _make_room(self, job: VideoJob) -> None:
+        """Delete the oldest files until a new one fits. Raises ApiError where it is too large by itself."""
+        if job.nbytes > self._most:
+            said = (
+                f"the file has {job.nbytes} bytes, and {self._most} are kept (--max-clip-storage): ask for fewer frames"
+            )
+            raise invalid(said, "num_frames", code="too_large")
+        files = [each for each in map(self._jobs.__getitem__, self._timers) if each.completed is not None]
+        held = sum(each.nbytes for each in files) + job.nbytes
+        for each in files:
+            if held <= self._most:
+                return
+            held -= each.nbytes
+            self._forget(each, _MADE_ROOM)
+
+    def _forget(self, job: VideoJob, said: str | None = None) -> None:
+        """Drop a job, and its file with it. said: to whoever asks for it later."""
+        self._jobs.pop(job.id, None)
+        if (timer := self._timers.pop(job.id, None)) is not None:
+            timer.cancel()
+        if (task := self._tasks.get(job.id)) is not None:
+            task.cancel()
+        if job.completed is not None:
+            self.path(job).unlink(missing_ok=True)
+        if said is not None:
+            self._gone[job.id] = said
+            while len(self._gone) > KEPT:
+                del self._gone[next(iter(self._gone))]

@@ -1,0 +1,130 @@
+"""The routes of /v1/videos: a clip is asked for, looked at while it is drawn, and fetched."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import dropwhile, islice
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from ridgeline.media.diffusion.video_file import usual_format
+from ridgeline.server.app import IMAGES, VIDEOS, answer
+from ridgeline.server.errors import invalid
+from ridgeline.server.event_loop import beside
+from ridgeline.server.http.auth import KEY
+from ridgeline.server.http.body import read_object
+from ridgeline.server.http.form import is_form, read_form
+from ridgeline.server.images.image_service import PictureService
+from ridgeline.server.images.pipeline_names import Names
+from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.routes.request_fields import read_fields
+from ridgeline.server.routes.video_job import VideoFields, VideoJob, clip_plan, format_of
+from ridgeline.server.server_settings import ServerSettings
+
+POLL_AFTER = "openai-poll-after-ms"
+"""The header by which OpenAI's client is told when to look again."""
+_TYPES: Mapping[str, str] = {"MP4": "video/mp4", "WEBP": "image/webp", "GIF": "image/gif"}
+_MOST_LISTED, _LISTED = 100, 20
+
+
+class VideoApi:
+    """The handlers."""
+
+    def __init__(self, service: PictureService, jobs: Jobs, settings: ServerSettings, names: Names) -> None:
+        self._service, self._names, self._jobs = service, names, jobs
+        # As of pictures: a clip that lacks what was asked for looks like one with it.
+        self._settings = replace(settings, strict=True)
+        self._usual = usual_format()
+
+    def routes(self) -> tuple[Route, ...]:
+        """Where they are asked."""
+        one = VIDEOS + "/{video_id}"
+        return (
+            Route(VIDEOS, self.create, methods=["POST"]),
+            Route(VIDEOS, self.listed),
+            Route(one, self.retrieve),
+            Route(one, self.delete, methods=["DELETE"]),
+            Route(one + "/content", self.content),
+        )
+
+    async def create(self, request: Request) -> Response:
+        """POST /v1/videos"""
+        fields = await self._read(request)
+        own = self._names.find(fields.model)
+        pipeline = self._service.drawer.pipelines[own]
+        if not pipeline.layout.clips:
+            raise invalid(f"the model draws pictures, no clips; ask {IMAGES}", "model", code="unsupported_model")
+        plan = await beside(len(fields.prompt or ""), lambda: clip_plan(fields, pipeline))
+        format_ = format_of(fields, self._usual)
+        job = VideoJob(fields, plan, pipeline, own, self._names.said(own), format_, request.scope.get(KEY))
+        if job.live.nbytes > self._settings.picture_bytes:
+            raise invalid(
+                f"output_format: {format_.lower()} holds all frames, {job.live.nbytes >> 20} MiB, and "
+                f"{self._settings.picture_bytes >> 20} may be held (--max-picture-memory): ask for fewer, or mp4",
+                "output_format",
+            )
+        self._jobs.start(job)
+        return answer(job.body(), {"x-request-id": job.id})
+
+    async def listed(self, request: Request) -> Response:
+        """GET /v1/videos"""
+        asked, owner = request.query_params, request.scope.get(KEY)
+        order, limit = asked.get("order", "desc"), asked.get("limit", str(_LISTED))
+        if order not in ("asc", "desc"):
+            raise invalid("order: it is asc or desc", "order")
+        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:4]) <= _MOST_LISTED):
+            raise invalid(f"limit: it is a number from 1 to {_MOST_LISTED}", "limit")
+        jobs = list(self._jobs.of(owner))
+        jobs = jobs if order == "asc" else jobs[::-1]
+        if "after" in asked:
+            last = self._jobs.find(asked["after"], owner)
+            jobs = list(dropwhile(lambda job: job is not last, jobs))[1:]
+        shown = list(islice(jobs, int(limit)))
+        ends = (shown[0].id, shown[-1].id) if shown else (None, None)
+        bodies = [job.body() for job in shown]
+        more = {"first_id": ends[0], "last_id": ends[1], "has_more": len(shown) < len(jobs)}
+        return answer({"object": "list", "data": bodies, **more})
+
+    async def retrieve(self, request: Request) -> Response:
+        """GET /v1/videos/ID"""
+        job = self._asked(request)
+        return answer(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE /v1/videos/ID"""
+        job = self._asked(request)
+        self._jobs.delete(job)
+        return answer({"id": job.id, "object": "video.deleted", "deleted": True})
+
+    async def content(self, request: Request) -> Response:
+        """GET /v1/videos/ID/content"""
+        job = self._asked(request)
+        if request.query_params.get("variant", "video") != "video":
+            raise invalid("variant: the video alone is kept; ask video", "variant", code="unsupported_field")
+        if job.completed is None:
+            why = "it failed" if job.error is not None else "it is not drawn yet; ask when its status is completed"
+            raise invalid(f"the video has no file: {why}", "video_id", code="video_not_ready")
+        return FileResponse(self._jobs.path(job), media_type=_TYPES[job.format_], filename=job.id + job.suffix)
+
+    def _asked(self, request: Request) -> VideoJob:
+        return self._jobs.find(request.path_params["video_id"], request.scope.get(KEY))
+
+    async def _read(self, request: Request) -> VideoFields:
+        """The fields of a body: OpenAI's client sends a form, with a file or without; JSON is taken too. Raises
+        ApiError."""
+        if not is_form(request):
+            fields, _ = read_fields(await read_object(request, self._settings), VideoFields, self._settings)
+            return fields
+        form = await read_form(request, self._settings.body_bytes, self._settings.body_bytes)
+        try:
+            fields, _ = read_fields(_texts(form), VideoFields, self._settings, text=True)
+        finally:
+            await form.close()
+        return fields
+
+
+def _texts(form: FormData) -> dict[str, str | UploadFile]:
+    """The fields of a form: of two with one name the last, as in JSON."""
+    return dict(form.multi_items())

@@ -1,0 +1,246 @@
+"""OpenAI's batch format: each line is a request, answered by the very application that the server runs.
+
+A line {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions", "body": {...}} becomes
+{"id": ..., "custom_id": ..., "response": {"status_code": ..., "request_id": ..., "body": {...}}, "error": null}. A line
+that is no request has no response; its error says what is wrong with it and its number.
+"""
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message
+
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied
+from ridgeline.server.app import build_app
+from ridgeline.server.in_flight import InFlightRequest
+from ridgeline.server.routes.chat_completions import ROUTE as CHAT
+from ridgeline.server.routes.completions import ROUTE as COMPLETIONS
+from ridgeline.server.routes.generation import ENGINE_DIED, ENGINE_RESTARTING
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.service import Service
+
+URLS = (CHAT, COMPLETIONS)
+_LOST = (ENGINE_DIED, ENGINE_RESTARTING)
+AHEAD = 16
+"""Requests that wait for a place in the engine, so that none of its places is ever empty."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A request of a batch. body: as it stands in the line, for the application to read."""
+
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+    method: str = "POST"
+
+
+class _Streamed(msgspec.Struct, frozen=True):
+    stream: Any = None
+
+
+class LineError(ValueError):
+    """A line that is no request; why."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the lines. answered: with success. refused: with an error of the server's. wrong: no requests.
+    skipped: answered by an earlier run. The tokens are those of answers."""
+
+    answered: int = 0
+    refused: int = 0
+    wrong: int = 0
+    skipped: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def done(self) -> int:
+        """Lines that have an answer now."""
+        return self.answered + self.refused + self.wrong
+
+    def take(self, status: int, body: bytes) -> None:
+        """Count an answer, by its status, and its tokens."""
+        if status != 200:
+            self.refused += 1
+            return
+        self.answered += 1
+        usage = msgspec.json.decode(body, type=_Answer).usage
+        self.prompt_tokens += usage.prompt_tokens
+        self.output_tokens += usage.completion_tokens
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The tokens of an answer."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    usage: Usage = Usage()
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error
+
+
+class _Everyone:
+    """An admission that turns nobody away: a batch has a window of its own."""
+
+    def admit(self, live: InFlightRequest) -> None:
+        """There is room."""
+
+    def leave(self, live: InFlightRequest) -> None:
+        """There is more."""
+
+
+class Requests:
+    """Reads the lines of a batch, one after the other; of those that are no request it writes why. The rest as
+    Batch."""
+
+    def __init__(
+        self, tally: Tally, write: Callable[[bytes], None], done: frozenset[str], wrong: frozenset[int]
+    ) -> None:
+        self._tally, self._write, self._done, self._wrong = tally, write, done, wrong
+        self._number = 0
+        self._seen: dict[str, int] = {}  # the line of each id
+
+    def read(self, text: bytes) -> Line | None:
+        """The request of the next line; None where it is empty, answered already, or now that it is none."""
+        self._number += 1
+        return self._request(self._number, text) if text.strip() else None
+
+    def _request(self, number: int, text: bytes) -> Line | None:
+        try:
+            line = read_line(text)
+            first = self._seen.setdefault(line.custom_id, number)
+            if first != number:
+                raise LineError(f"its custom_id is that of line {first} too")
+        except LineError as error:
+            if number in self._wrong:
+                self._tally.skipped += 1
+            else:
+                self._tally.wrong += 1
+                self._write(_output(None, error={"code": "invalid_line", "message": str(error), "line": number}))
+            return None
+        if line.custom_id in self._done:
+            self._tally.skipped += 1
+            return None
+        return line
+
+
+class Batch:
+    """Answers the lines of a batch with one engine, as many at a time as it takes.
+
+    write: takes each line of the output, whole. done, wrong: what an earlier run has answered already: the ids of
+    requests and the numbers of lines that are none.
+    """
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        settings: ServerSettings,
+        write: Callable[[bytes], None],
+        done: frozenset[str] = frozenset(),
+        wrong: frozenset[int] = frozenset(),
+    ) -> None:
+        self._llm = llm
+        self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch has a window of its own
+        self._app = build_app(Service(llm, _Everyone()), settings, self._grammars)
+        self._write, self.tally = write, Tally()
+        self._requests = Requests(self.tally, write, done, wrong)
+
+    async def run(self, lines: AsyncIterable[bytes]) -> None:
+        """Answer the lines; the outputs are written as they are done, in any order. Raises EngineDied."""
+        gate = asyncio.Semaphore(self._llm.info.requests + AHEAD)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for line in lines:
+                    request = self._requests.read(line)
+                    if request is not None:
+                        await gate.acquire()
+                        group.create_task(self._answer(request)).add_done_callback(lambda _: gate.release())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await self._grammars.aclose()
+
+    async def _answer(self, line: Line) -> None:
+        status, request_id, body = await call(self._app, line.url, bytes(line.body))
+        if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
+            raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
+        response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
+        self._write(_output(line.custom_id, response=response))
+        self.tally.take(status, body)
+
+
+def read_line(text: bytes) -> Line:
+    """The request of a line. Raises LineError."""
+    try:
+        line = msgspec.json.decode(text, type=Line)
+        streamed = msgspec.json.decode(line.body, type=_Streamed).stream if bytes(line.body).startswith(b"{") else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LineError(f"it is no request: {error}") from None
+    if not line.custom_id:
+        raise LineError("its custom_id is empty")
+    if line.method != "POST":
+        raise LineError(f"its method is {line.method!r}; give POST")
+    if line.url not in URLS:
+        raise LineError(f"its url is {line.url!r}; give {' or '.join(URLS)}")
+    if streamed:
+        raise LineError("it asks for a stream; an answer of a batch is whole")
+    return line
+
+
+def _output(custom_id: str | None, response: object = None, error: object = None) -> bytes:
+    record = {"id": f"batch_req_{secrets.token_hex(12)}", "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(record) + b"\n"
+
+
+async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, str, bytes]:
+    """What an application answers to a POST of JSON: status, request id, body."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        "client": None,
+        "server": None,
+    }
+    unread = [body]
+    answer: list[Message] = []
+
+    async def receive() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        return await asyncio.Future()  # a client that never leaves
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    try:
+        await app(scope, receive, send)
+    except Exception:
+        if not answer:  # else the application has said what there is to say: a status of 500
+            raise
+    head = answer[0]
+    headers = dict(head["headers"])
+    parts = [message.get("body", b"") for message in answer[1:]]
+    return head["status"], headers.get(b"x-request-id", b"").decode("latin-1"), b"".join(parts)

@@ -1,0 +1,287 @@
+"""Fleet: several engines as one. A router deals requests among them; what one loses before a token came, another runs.
+
+To a service it is what an AsyncLLM is. The router sees what is so now, because all requests pass here; its functions
+are those that `simulate` has (insight/traffic/routers.py).
+"""
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields, replace
+
+import msgspec
+
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
+from ridgeline.insight.traffic.routers import REQUEST_TOKENS, Router, Signal
+from ridgeline.insight.traffic.workload_trace import TraceRequest
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """One of the engines. number: of the replica, which its requests' numbers say too. taking: new requests may go
+    there. live: its requests; load: what they come to for a router. where: it runs, in words."""
+
+    number: int
+    llm: AsyncLLM
+    where: Callable[[], str] = str
+    taking: bool = True
+    live: "dict[_Sent, None]" = field(default_factory=dict)
+    load: int = 0
+
+    @property
+    def state(self) -> str:
+        """ready, restarting, or draining: it finishes what it has and then goes."""
+        return "draining" if not self.taking else "ready" if self.llm.alive else "restarting"
+
+
+_SUMMED = ("requests", "pages", "concurrency", "weight_bytes", "kv_bytes")
+"""Of EngineInfo: what several engines have more of than one."""
+
+
+class Fleet:
+    """Engines of one model. `AsyncLLM` says what its methods and attributes are; here only what differs.
+
+    retried: requests that were lost with an engine and given to another. changed: told when a replica has come or gone.
+    """
+
+    def __init__(self, replicas: Iterable[Replica], new_router: Callable[[], Router]) -> None:
+        """new_router: of the replicas that there are; another when they change, because it knows them by their
+        places."""
+        self._new_router, self._router = new_router, new_router()
+        self.replicas: dict[int, Replica] = {}
+        self.observers: list[StepObserver] = []
+        self.changed: list[Callable[[], None]] = []
+        self.ended: Future[str] = Future()
+        self.retried = 0
+        self._taking: list[Replica] = []
+        self._waiting: dict[_Sent, None] = {}
+        self._gone = 0  # what engines that have gone had said
+        self.page_size = 0
+        for each in replicas:
+            self.add(each)
+
+    # -- which there are ----------------------------------------------------------------------------------------------
+
+    def add(self, replica: Replica) -> None:
+        """Add a replica, which takes requests from now on."""
+        self.replicas[replica.number] = replica
+        self.page_size = replica.llm.info.page_size
+        replica.llm.observers.append(self._stepped)
+        self.deal()
+        self._say_changed()
+
+    def remove(self, replica: Replica) -> None:
+        """Remove a replica, which has no requests any more."""
+        assert not replica.live, "its requests would be lost"
+        del self.replicas[replica.number]
+        self._gone += replica.llm.heard
+        self.deal()
+        self._say_changed()
+
+    def deal(self) -> None:
+        """Send requests that wait for a replica to one, if one takes requests now."""
+        while self._waiting and self._dealt_to():
+            sent = next(iter(self._waiting))
+            del self._waiting[sent]
+            sent.again(self.choose(sent))
+
+    def _say_changed(self) -> None:
+        for told in self.changed:
+            told()
+
+    # -- as an AsyncLLM -----------------------------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> AsyncLLM:
+        return next(iter(self.replicas.values())).llm
+
+    @property
+    def texts(self) -> Texts:
+        return self._first.texts
+
+    @property
+    def info(self) -> EngineInfo:
+        """Of one engine, with the requests, pages and bytes of all."""
+        infos = [each.llm.info for each in self.replicas.values()]
+        return msgspec.structs.replace(
+            infos[0],
+            **{name: sum(getattr(info, name) for info in infos) for name in _SUMMED},
+            replicas=len(infos),
+        )
+
+    @property
+    def stats(self) -> Stats:
+        """The sums."""
+        return summed([each.llm.stats for each in self.replicas.values()])
+
+    @property
+    def alive(self) -> bool:
+        """Whether any takes requests."""
+        return any(each.taking and each.llm.alive for each in self.replicas.values())
+
+    @property
+    def under_way(self) -> int:
+        """Requests that a replica has, or that wait for one."""
+        return sum(len(each.live) for each in self.replicas.values()) + len(self._waiting)
+
+    @property
+    def heard(self) -> int:
+        return self._gone + sum(each.llm.heard for each in self.replicas.values())
+
+    @property
+    def awaited(self) -> int:
+        """Always 0, so that health does not end the server for an engine that hangs: watch.py ends that engine."""
+        return 0
+
+    @property
+    def restarts(self) -> int:
+        return sum(each.llm.restarts for each in self.replicas.values())
+
+    def submit(
+        self,
+        spec: GenerationRequest,
+        take: Take,
+        *,
+        added: Callable[[int], None] | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
+        """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
+        once to another if nothing was told of it, and waits for one that is started again where there is none."""
+        self.texts.check_request(spec)
+        sent = _Sent(self, spec, take, added, begun)
+        if not self._dealt_to():
+            raise EngineRestarting("all engines are being started again")
+        sent.to(self.choose(sent))
+        return sent.leave
+
+    async def inspect(self, question: bytes) -> bytes:
+        """As AsyncLLM.inspect, of one that takes requests."""
+        found = next((each.llm for each in self.replicas.values() if each.llm.alive), self._first)
+        return await found.inspect(question)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def choose(self, sent: "_Sent") -> Replica:
+        """Which replica a request goes to, of those that take any."""
+        among = self._dealt_to()
+        if len(among) == 1:
+            return among[0]
+        return among[self._router.choose(sent.request, [Signal(each.load) for each in among])]
+
+    def _dealt_to(self) -> list[Replica]:
+        """The replicas that take requests now, which the router knows by their places."""
+        taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
+        if taking != self._taking:
+            self._taking, self._router = taking, self._new_router()
+        return taking
+
+    def lost(self, sent: "_Sent") -> None:
+        """Give a request to another engine, now or later: its own died before it told anything."""
+        self.retried += 1
+        if self._dealt_to():
+            sent.again(self.choose(sent))
+        else:
+            self._waiting[sent] = None
+
+    def forget(self, sent: "_Sent") -> None:
+        """Drop a request that waits for an engine."""
+        self._waiting.pop(sent, None)
+
+    def _stepped(self, report: StepReport, stats: Stats) -> None:
+        for observer in self.observers:
+            observer(report, stats)
+
+
+class _Sent:
+    """A request, with the replica that has it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        spec: GenerationRequest,
+        take: Take,
+        added: Callable[[int], None] | None,
+        begun: Callable[[], None] | None,
+    ) -> None:
+        """The arguments but fleet are as of AsyncLLM.submit."""
+        self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
+        self._unfinished = spec.params.n  # choices that go on
+        self._replica: Replica | None = None
+        self._leave: Callable[[], None] | None = None
+        self._told_of = self._again = False
+        self.load = len(spec.prompt) + REQUEST_TOKENS * self._unfinished
+
+    @property
+    def request(self) -> TraceRequest:
+        """As a router sees it: its length, and a name for its first page and all that this is apart for."""
+        page = self._fleet.page_size
+        first = self._spec.prompt[:page]
+        name = hashlib.blake2b(self._spec.cache_namespace + array("q", first).tobytes(), digest_size=8).hexdigest()
+        return TraceRequest(0, len(self._spec.prompt), 0, (name,) if len(first) == page else (), page)
+
+    def to(self, replica: Replica) -> None:
+        """Give it to a replica. Raises as AsyncLLM.submit."""
+        self._replica = replica
+        replica.live[self] = None
+        replica.load += self.load
+        try:
+            self._leave = replica.llm.submit(self._spec, self._told, added=self._added, begun=self._begun)
+        except BaseException:
+            self._over()
+            raise
+
+    def again(self, replica: Replica) -> None:
+        """Give it to another replica after its engine died; an error is told to whoever waits."""
+        try:
+            self.to(replica)
+        except (ValueError, RuntimeError) as error:
+            self._take(error)
+
+    def leave(self) -> None:
+        """Give the request up."""
+        self._fleet.forget(self)
+        self._over()
+        if self._leave is not None:
+            self._leave()
+
+    def _told(self, event: Event | Exception) -> None:
+        if isinstance(event, Exception):
+            self._over()
+            if isinstance(event, EngineDied) and not (self._told_of or self._again):
+                self._again, self._leave = True, None
+                self._fleet.lost(self)
+                return
+        else:
+            self._told_of = True
+            self._unfinished -= event.finish is not None
+            if not self._unfinished:
+                self._over()
+        self._take(event)
+
+    def _over(self) -> None:
+        """Take it off its replica's list and load."""
+        if self._replica is not None:
+            del self._replica.live[self]
+            self._replica.load -= self.load
+            self._replica = None
+
+
+def summed(stats: Sequence[Stats]) -> Stats:
+    """What several engines have done, together."""
+    total = Stats()
+    for each in stats:
+        names = [f.name for f in fields(Stats) if f.name != "accepted_at"]
+        added = {name: getattr(total, name) + getattr(each, name) for name in names}
+        places = max(len(total.accepted_at), len(each.accepted_at))
+        pairs = zip(_padded(total.accepted_at, places), _padded(each.accepted_at, places), strict=True)
+        total = replace(total, **added, accepted_at=tuple(a + b for a, b in pairs))
+    return total
+
+
+def _padded(counts: tuple[int, ...], places: int) -> tuple[int, ...]:
+    return counts + (0,) * (places - len(counts))

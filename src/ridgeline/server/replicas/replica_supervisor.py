@@ -1,0 +1,145 @@
+"""The watch over a fleet: engines are started and ended, one that died is told of, one that hangs is ended."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ridgeline.engine.request import NANOSECONDS
+from ridgeline.engine.worker.engine_process import EngineProcess
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.server.replicas.engine_fleet import Fleet, Replica
+
+LOOK_SECONDS = 0.2
+_PAUSE = 30.0  # seconds after a replica could not be started, until the next one is tried
+
+logger = logging.getLogger("ridgeline.server")
+
+Start = Callable[[int], Awaitable[Replica]]
+"""Starts the engine of a replica with this number. Raises ValueError, RuntimeError in one line."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a replica was at the last look. why: it died, or could not be started again. still: seconds that its engine
+    has said nothing, though requests wait."""
+
+    alive: bool
+    why: str
+    heard: int
+    still: float = 0.0
+
+
+class Watch:
+    """Looks after the engines of a fleet, five times a second."""
+
+    def __init__(self, fleet: Fleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None) -> None:
+        """stalled_seconds: that an engine may say nothing though requests wait for it. scaling: None for as many
+        engines as there are."""
+        self.fleet, self._start, self._stalled_seconds, self._scaling = fleet, start, stalled_seconds, scaling
+        self._seen: dict[Replica, _Seen] = {}
+        self._starting: dict[int, asyncio.Task[None]] = {}
+        self._looked = self._changed = time.monotonic()
+        self._not_before = 0.0
+
+    @property
+    def starting(self) -> int:
+        """Replicas that take no requests yet."""
+        return len(self._starting)
+
+    async def run(self) -> None:
+        """Look, for ever; what is being started when this is cancelled is ended."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                self.look(LOOK_SECONDS)
+        finally:
+            for task in self._starting.values():
+                task.cancel()
+            await asyncio.gather(*self._starting.values(), return_exceptions=True)
+
+    def look(self, seconds: float) -> None:
+        """Look at all replicas. seconds: since the last look."""
+        for replica in list(self.fleet.replicas.values()):
+            self._look_at(replica, self._seen.setdefault(replica, _Seen(True, replica.llm.why, 0)), seconds)
+        self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
+        self._scale()
+
+    def _look_at(self, replica: Replica, seen: _Seen, seconds: float) -> None:
+        llm = replica.llm
+        if llm.alive != seen.alive:
+            seen.alive = llm.alive
+            if llm.alive:
+                logger.warning("replica %d is back, %s", replica.number, replica.where())
+            else:
+                logger.warning("replica %d died: %s; it is started again", replica.number, llm.why)
+            self.fleet.deal()
+        elif not llm.alive and llm.why != seen.why:
+            logger.error("replica %d: %s; it is tried again", replica.number, llm.why)
+        seen.why = llm.why
+        waits = llm.awaited > 0 and llm.alive and llm.heard == seen.heard
+        seen.heard, seen.still = llm.heard, seen.still + seconds if waits else 0.0
+        if seen.still >= self._stalled_seconds:
+            seen.still = 0.0
+            logger.error("replica %d has run no step for %g s; it is ended", replica.number, self._stalled_seconds)
+            end(replica)
+        if not replica.taking and not replica.live:
+            self.fleet.remove(replica)
+            logger.info("replica %d has gone", replica.number)
+            asyncio.get_running_loop().run_in_executor(None, llm.close)
+
+    # -- coming and going ---------------------------------------------------------------------------------------------
+
+    def _scale(self) -> None:
+        scaling, now = self._scaling, time.monotonic()
+        if scaling is None or now - self._looked < scaling.period * NANOSECONDS:
+            return
+        self._looked = now
+        replicas = self.fleet.replicas.values()
+        taking, still = sum(each.taking for each in replicas), round((now - self._changed) / NANOSECONDS)
+        change = scaling.change(self.fleet.under_way, taking, len(self._starting), still)
+        if change > 0 and now >= self._not_before:
+            self.grow(change)
+        elif change < 0:
+            self.shrink()
+
+    def grow(self, count: int) -> None:
+        """Have so many more replicas started, under the lowest numbers that are free."""
+        self._changed = time.monotonic()
+        for _ in range(count):
+            number = next(n for n in range(1 << 12) if n not in self.fleet.replicas and n not in self._starting)
+            logger.info("replica %d is started", number)
+            self._starting[number] = asyncio.create_task(self._start_one(number))
+
+    async def _start_one(self, number: int) -> None:
+        try:
+            replica = await self._start(number)
+        except (ValueError, RuntimeError) as error:
+            self._not_before = time.monotonic() + _PAUSE
+            logger.error("replica %d could not be started: %s", number, error)
+        else:
+            self.fleet.add(replica)
+            logger.info("replica %d takes requests, %s", number, replica.where())
+        finally:
+            del self._starting[number]
+
+    def shrink(self) -> None:
+        """Drain a replica, which goes when it has no requests: one that is being started again, else the one with the
+        fewest requests, of equals the newest. The last one stays."""
+        taking = [each for each in self.fleet.replicas.values() if each.taking]
+        if len(taking) < 2:
+            return
+        self._changed = time.monotonic()
+        least = min(reversed(taking), key=lambda each: (each.llm.alive, len(each.live)))
+        least.taking = False
+        logger.info("replica %d takes no more requests; under way there: %d", least.number, len(least.live))
+        self.fleet.deal()
+
+
+def end(replica: Replica) -> None:
+    """End a replica's process, which the next one follows."""
+    process = replica.llm.host
+    assert isinstance(process, EngineProcess)
+    if process.place is not None:
+        process.place.end(at_once=True)

@@ -1,0 +1,136 @@
+"""ServedReplicas: a language model behind HTTP, on several engines of a Ray cluster."""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ridgeline.core.checkpoint.weight_loader import Progress
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.engine_settings import EngineSettings
+from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.worker.engine_process import EngineProcess, texts_beside
+from ridgeline.engine.worker.engine_process import Start as StartMessage
+from ridgeline.engine.worker.process_handle import Place
+from ridgeline.insight.traffic.routers import Router
+from ridgeline.insight.traffic.scaling import Scaling
+from ridgeline.learn.page.recorder import INSPECTOR
+from ridgeline.price.device import Device
+from ridgeline.server.admission import Queue
+from ridgeline.server.lifecycle import Served, Serving, service_of
+from ridgeline.server.replicas.engine_fleet import Fleet, Replica
+from ridgeline.server.replicas.replica_observability import Replicas
+from ridgeline.server.replicas.replica_supervisor import Start, Watch
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
+
+logger = logging.getLogger("ridgeline.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedReplicas:
+    """What is served. one: the model as one server would have it. count: replicas at first. new_place: makes where a
+    process of the replica with a number runs. new_router, scaling: as Fleet and Watch have them. where: says of a place
+    what it is, in words."""
+
+    one: Served
+    count: int
+    new_place: Callable[[int], Place]
+    new_router: Callable[[], Router]
+    scaling: Scaling | None = None
+    where: Callable[[Place | None], str] = lambda place: ""
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.one.name
+
+    async def start(self) -> "Started":
+        """All engines, ready. Errors are those of EngineProcess.start; then none runs."""
+        logger.info("loading %s, replicas: %d", self.name, self.count)
+        starter = await _Starter.of(self)
+        with self.one.bar() as progress:
+            starts = [starter.start(number, None if number else progress) for number in range(self.count)]
+            started = await asyncio.gather(*(asyncio.create_task(each) for each in starts), return_exceptions=True)
+        replicas = [each for each in started if isinstance(each, Replica)]
+        if len(replicas) < self.count:
+            await asyncio.to_thread(_close, replicas)
+            raise next(each for each in started if isinstance(each, BaseException))
+        return Started(Fleet(replicas, self.new_router), starter.start)
+
+    @asynccontextmanager
+    async def serving(self, started: "Started", settings: ServerSettings) -> AsyncIterator[Serving]:
+        """The engines behind their routes, with what watches them."""
+        fleet = started.fleet
+        queue = Queue(fleet.info, settings)
+        fleet.changed.append(lambda: queue.resize(fleet.info))
+        service = service_of(fleet, queue, settings)
+        watch = Watch(fleet, started.start, settings.stalled_seconds, self.scaling)
+        engines = Replicas(service, fleet, settings, settings.models[0], lambda: watch.starting)
+        observability = Observability(service, engines, settings, settings.models[0])
+        watching = asyncio.create_task(watch.run())
+        try:
+            async with self.one.behind_routes(fleet, service, queue, observability, settings) as serving:
+                yield serving
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Engines that run, and what starts further ones. Use `async with`."""
+
+    fleet: Fleet
+    start: Start
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(_close, list(self.fleet.replicas.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """Starts engines of one model. device: what their steps are predicted for."""
+
+    served: ServedReplicas
+    texts: Texts
+    device: Device | None
+
+    @classmethod
+    async def of(cls, served: ServedReplicas) -> "_Starter":
+        """Raises as load_texts."""
+        one = served.one
+        settings = one.settings or EngineSettings()
+        texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)
+        return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
+
+    async def start(self, number: int, progress: Progress | None = None) -> Replica:
+        """One of them, ready. Raises as EngineProcess.start."""
+        served, one = self.served, self.served.one
+        start = StartMessage(
+            one.model,
+            replace(one.settings or EngineSettings(), whole_context=True),
+            one.dummy_weights,
+            one.threads,
+            self.device,
+            "" if one.maker else INSPECTOR,
+            one.maker,
+            one.devices,
+            number,
+            transfer=one.transfer,
+        )
+        process = EngineProcess(start, self.texts, math.inf, progress, lambda: served.new_place(number))
+        await process.begin()
+        return Replica(number, AsyncLLM(process), lambda: served.where(process.place))
+
+
+def _close(replicas: Sequence[Replica]) -> None:
+    for each in replicas:
+        each.llm.close()

@@ -1,0 +1,257 @@
+"""/v1/completions: prompts in, their continuations out."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import structs
+
+from ridgeline.core.text import TokenOffsets
+from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.output_processor import continues_prompt
+from ridgeline.engine.request import Finish
+from ridgeline.engine.result import Choice
+from ridgeline.engine.sampling.sample_row import Sampled
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.event_loop import slices
+from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.in_flight import Generation
+from ridgeline.server.routes.generation import Gathered, new_id
+from ridgeline.server.routes.grammar_check import GrammarCheck
+from ridgeline.server.routes.logprobs import CompletionLogprobs, PromptScores, TokenNames
+from ridgeline.server.routes.request_fields import CompletionFields
+from ridgeline.server.routes.request_sampling import room_for, sampling_params
+from ridgeline.server.routes.response_format import asked_form
+from ridgeline.server.routes.served_model import ServedModel, cache_salt
+from ridgeline.server.routes.stream_chunks import ChoiceState, Chunks
+from ridgeline.server.server_settings import ServerSettings
+
+ROUTE = "/v1/completions"
+DEFAULT_TOKENS = 16
+"""What OpenAI's interface generates where max_tokens is not given."""
+
+
+async def completion_generation(
+    fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
+) -> tuple[Generation, "CompletionAnswer"]:
+    """Return what a request to this route asks of the engine, and how the response is written. arrived: as
+    GenerationRequest. Raises ApiError."""
+    model.check_name(fields.model)
+    if fields.echo and model.encoder:
+        raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
+    prompts = await read_prompts(fields.prompt, model, settings, add_special=fields.add_special_tokens)
+    # A request for no token makes sense only if it asks for the prompt itself: its text or its log-probabilities.
+    least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
+    most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
+    params = sampling_params(fields, model, most, fields.logprobs)
+    form, asked_by = asked_form(fields, settings)
+    if form is not None:
+        await grammars.check(form, asked_by)
+        # All of the text is told, reasoning too, so that all of it has the form.
+        params = replace(params, structured_outputs=replace(form, after_reasoning=False))
+    if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
+        params = replace(params, prompt_logprobs=fields.logprobs)
+    first = GenerationRequest(
+        prompts[0],
+        params,
+        adapter=model.adapter(fields.model),
+        cache_salt=cache_salt(fields.cache_salt, settings),
+        service_tier=fields.service_tier or "",
+        separate_reasoning=False,  # the text as the model writes it
+        arrived=arrived,
+    )
+    specs = [structs.replace(first, prompt=prompt) for prompt in prompts]
+    generation = Generation(new_id("cmpl-"), model.called(fields.model), ROUTE, specs, fields.stream)
+    return generation, CompletionAnswer(fields, model)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAnswer:
+    """How this route writes an answer."""
+
+    fields: CompletionFields
+    model: ServedModel
+
+    @property
+    def names(self) -> TokenNames:
+        return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
+
+    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+        """What writes it piece by piece."""
+        return CompletionChunks(generation, self, outbox)
+
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """Return an empty `PromptScores` for each prompt, which takes scores as the engine computes them."""
+        listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
+        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
+
+    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+        """An answer that is complete."""
+        choices = [
+            await self._choice(generation, generation.index(prompt, choice.index), choice, gathered.scores[prompt])
+            for prompt, completion in enumerate(gathered.completions)
+            for choice in completion.choices
+        ]
+        return {
+            "id": generation.id,
+            "object": "text_completion",
+            "created": generation.created,
+            "model": generation.model,
+            "choices": choices,
+            "usage": gathered.usage.body(),
+            "timings": gathered.timings(),
+        }
+
+    async def _choice(
+        self, generation: Generation, index: int, choice: Choice, scores: PromptScores
+    ) -> dict[str, object]:
+        writer = ChoiceWriter(self, generation, index, scores)
+        writer.say(choice.text)
+        async for part in slices(choice.tokens):
+            writer.add(part)
+        return writer.entry(choice.finish)
+
+
+class ChoiceWriter:
+    """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
+
+    def __init__(self, answer: CompletionAnswer, generation: Generation, index: int, scores: PromptScores) -> None:
+        """Write one choice. scores: those of the prompt, which must be complete at the first token or entry."""
+        self._fields, self._index, self._scores = answer.fields, index, scores
+        self._prompt = prompt = generation.specs[index // generation.params.n].prompt
+        self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
+        tokenizer, params = answer.model.tokenizer, generation.params
+        self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
+        self._offsets = TokenOffsets(
+            tokenizer,
+            skip_special=params.skip_special_tokens,
+            continues=continues_prompt(tokenizer, answer.model.texts.decoder_prompt(prompt), params),
+        )
+        self._logprobs: CompletionLogprobs | None = None
+        self._text = self._echo  # of the next entry
+        self._tokens: list[int] = []  # of the next entry
+        self._waiting: list[int] = []  # places of tokens that are in no entry yet
+        self._sent = len(self._echo)  # characters, those of the next entry included
+        self._begun = False
+
+    def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
+        """Return how many of the waiting tokens begin in the text that has been sent once `text` is; None for all.
+
+        A token that begins later may turn out to lie past the end, if a stop string ends the text.
+        """
+        if not self._tells_tokens:
+            return None
+        self._place(tokens)
+        return bisect_right(self._waiting, self._sent + len(text))
+
+    def say(self, text: str) -> None:
+        """Add text to the next entry. Call it before `add`, because the places of the tokens lie in this text."""
+        self._text += text
+        self._sent += len(text)
+
+    def add(self, tokens: Sequence[Sampled]) -> None:
+        """Add tokens to the next entry: those that are `ready`, or all that are left at the end."""
+        self._place(tokens)
+        # A token may begin in what a stop string has cut off.
+        places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
+        del self._waiting[: len(tokens)]
+        if self._fields.logprobs is not None:
+            self._continued().add_output(tokens, places)
+        if self._fields.return_token_ids:
+            self._tokens += [one.token for one in tokens]
+
+    def entry(self, finish: Finish | None) -> dict[str, object]:
+        """Return an entry of `choices` with what was added since the last one. finish: why the choice ended."""
+        first, self._begun = not self._begun, True
+        entry: dict[str, object] = {
+            "index": self._index,
+            "text": self._text,
+            "logprobs": None if self._fields.logprobs is None else self._continued().json(),
+            "finish_reason": finish,
+        }
+        if self._fields.return_token_ids:
+            entry["token_ids"] = self._tokens
+            if first:
+                entry["prompt_token_ids"] = self._prompt
+        self._text, self._tokens = "", []
+        return {**entry, **self._scores.told} if first else entry
+
+    def _continued(self) -> CompletionLogprobs:
+        """Return the log-probabilities of the choice, begun at the first token, when an echoed prompt is scored."""
+        if self._logprobs is None:
+            self._logprobs = self._scores.continued()
+        return self._logprobs
+
+    def _place(self, tokens: Sequence[Sampled]) -> None:
+        """Compute the places of those waiting tokens that have none yet."""
+        new = tokens[len(self._waiting) :] if self._tells_tokens else ()
+        self._waiting += [len(self._echo) + self._offsets.push(one.token) for one in new]
+
+
+class CompletionChunks(Chunks):
+    """Its frames."""
+
+    def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
+        super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
+        self._writers = [
+            ChoiceWriter(answer, generation, generation.index(index, choice), self.scores[index])
+            for index in range(len(generation.specs))
+            for choice in range(generation.params.n)
+        ]
+
+    def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
+        writer = self._writers[index]
+        ready = None if event.finish is not None else writer.ready(state.tokens, event.text)
+        writer.say(event.text)
+        writer.add(state.take(event, ready))
+        return writer.entry(event.finish)
+
+
+async def read_prompts(
+    prompt: Any, model: ServedModel, settings: ServerSettings, *, add_special: bool = True
+) -> list[list[int]]:
+    """Return the token ids of each prompt. Raises ApiError.
+
+    add_special: Whether the tokenizer's own tokens (BOS) are added to texts. Ids stay as they are.
+    """
+    prompts = _each(prompt)
+    if len(prompts) > settings.prompts:
+        raise invalid(f"prompt: at most {settings.prompts} are served at once, there are {len(prompts)}", "prompt")
+    among = sum(len(one) for one in prompts if isinstance(one, str))
+    return list(await asyncio.gather(*(_ids(one, model, among, add_special) for one in prompts)))
+
+
+def _each(prompt: Any) -> list[Any]:
+    """The prompts one by one; a list of ids is one of them."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list):
+        raise _malformed() if prompt is not None else _empty()
+    if not prompt:
+        raise _empty()
+    return [prompt] if isinstance(prompt[0], int) else prompt
+
+
+async def _ids(prompt: Any, model: ServedModel, among: int, add_special: bool) -> list[int]:
+    """Return the ids of a prompt. among: characters of all. Raises ApiError."""
+    if isinstance(prompt, str):
+        ids = await model.encode(prompt, add_special=add_special, among=among) if prompt else []
+    elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
+        ids = prompt
+    else:
+        raise _malformed()
+    if not ids:
+        raise _empty()
+    model.check_ids(ids, "prompt")
+    return ids
+
+
+def _malformed() -> ApiError:
+    return invalid("prompt: give a text, a list of texts, token ids, or a list of lists of token ids", "prompt")
+
+
+def _empty() -> ApiError:
+    return invalid("prompt: it is empty; give at least one character or one token id", "prompt", code="missing_field")

@@ -1,0 +1,129 @@
+"""Grammars of strangers are tried in a process with little memory and little time before the engine hears of them."""
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import OrderedDict
+from contextlib import suppress
+
+import msgspec
+
+from ridgeline.engine.structured_output_params import StructuredOutputs
+from ridgeline.server.admission import shutting_down
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.server_settings import ServerSettings
+
+_CHILD = "ridgeline.server.routes.grammar_child"
+_PASSED = 1024  # forms that are remembered to have passed
+_WAITING = 32  # forms that may wait for the process
+_START_SECONDS = 60.0
+
+
+class GrammarCheck:
+    """Tries one form at a time, each once, however many ask for it. The process is started by the first one, and
+    replaced when one was too much for it.
+
+    failures: processes that were ended by a form.
+    """
+
+    def __init__(self, settings: ServerSettings, most_waiting: float = _WAITING) -> None:
+        """most_waiting: forms; who comes with a further one is turned away."""
+        self._settings, self._most_waiting = settings, most_waiting
+        self._process: Process | None = None
+        self._lock = asyncio.Lock()
+        self._trials: dict[StructuredOutputs, asyncio.Task[str | None]] = {}
+        self._passed: OrderedDict[StructuredOutputs, None] = OrderedDict()
+        self.failures = 0
+
+    async def check(self, form: StructuredOutputs, param: str) -> None:
+        """Raises ApiError naming the field where a form does not compile, or not within its time and memory."""
+        if form in self._passed:
+            self._passed.move_to_end(form)
+            return
+        trial = self._trials.get(form) or self._begin(form)
+        try:
+            reason = await asyncio.shield(trial)
+        except asyncio.CancelledError:
+            if trial.cancelled():
+                raise shutting_down() from None
+            raise
+        if reason is not None:
+            raise invalid(f"{param}: it cannot be followed: {reason}", param, code="invalid_grammar")
+
+    def _begin(self, form: StructuredOutputs) -> "asyncio.Task[str | None]":
+        """The trial of a form, which goes on though whoever asked for it leaves. Raises ApiError."""
+        if len(self._trials) >= self._most_waiting:
+            raise ApiError(
+                429,
+                "too many structured outputs are being tried; try again",
+                kind="rate_limit_error",
+                code="grammar_queue_full",
+                headers={"retry-after": "1"},
+            )
+        self._trials[form] = trial = asyncio.create_task(self._try(form))
+        return trial
+
+    async def _try(self, form: StructuredOutputs) -> str | None:
+        """Why a form cannot be followed; None if it can, which is remembered."""
+        try:
+            async with self._lock:
+                reason = await self._ask(form)
+        finally:
+            self._trials.pop(form, None)
+        if reason is None:
+            self._passed[form] = None
+            if len(self._passed) > _PASSED:
+                self._passed.popitem(last=False)
+        return reason
+
+    async def aclose(self) -> None:
+        """End all trials and the process."""
+        trials, self._trials = list(self._trials.values()), {}
+        for trial in trials:
+            trial.cancel()
+        await asyncio.gather(*trials, return_exceptions=True)
+        await self._end()
+
+    async def _ask(self, form: StructuredOutputs) -> str | None:
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        whole = False
+        try:
+            process.stdin.write(msgspec.json.encode(form) + b"\n")
+            line = await asyncio.wait_for(process.stdout.readline(), self._settings.compile_seconds)
+            whole = line.endswith(b"\n")
+        except TimeoutError:
+            return f"it takes more than {self._settings.compile_seconds:g} s to compile"
+        finally:
+            if not whole:  # also where the trial is cancelled: nobody may read the answer to another's question
+                self.failures += 1
+                await self._end()
+        if not whole:
+            return "it takes more memory to compile than there is for it"
+        return msgspec.json.decode(line, type=str | None)
+
+    async def _started(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            limit = str(self._settings.compile_bytes)
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", _CHILD, limit, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+            )
+            assert process.stdout is not None
+            ready = b""
+            try:
+                ready = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
+            finally:
+                if ready != b"ready\n":  # or the trial is cancelled, and would leave this line for the next
+                    await self._end()
+            if not ready:
+                raise ApiError(503, "structured outputs cannot be tried now", kind="server_error", code="grammar_check")
+        return self._process
+
+    async def _end(self) -> None:
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        self._process = None

@@ -1,0 +1,69 @@
+"""The process that tries grammars: whatever one of them does to it, nobody else notices. Run by grammar_check.py.
+
+It says a line when it is ready, then answers every line that it reads, a form in JSON, with one: null or a reason.
+"""
+
+import resource
+import sys
+
+import msgspec
+from llguidance import LLMatcher
+
+from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS, ByteTokenizer
+from ridgeline.engine.structured_output.grammar import compiled, reason_of
+from ridgeline.engine.structured_output.grammar_vocabulary import Mask, Tables
+from ridgeline.engine.structured_output_params import StructuredOutputs
+
+MAX_FORCED = 1 << 14
+"""Most bytes that a form may leave no choice about at its beginning."""
+
+
+def refusal(form: StructuredOutputs, tables: Tables) -> str | None:
+    """Why a form cannot be followed, over a vocabulary that spells everything; None if it can."""
+    try:
+        matcher = compiled(form, tables.library)
+    except ValueError as error:
+        return str(error).removeprefix("structured_outputs cannot be followed: ")
+    if len(matcher.compute_ff_bytes()) > MAX_FORCED:
+        return f"it begins with more than {MAX_FORCED} bytes that are given"
+    mask, complete = tables.next_of(matcher)
+    if matcher.is_error() or not (mask.any() or complete):
+        return "it allows no text, or takes too many steps"
+    return None if complete else _dead_end(matcher, mask, tables)
+
+
+def _dead_end(matcher: LLMatcher, mask: Mask, tables: Tables) -> str | None:
+    """Return why the library fails after every allowed first byte; None if it goes on after at least one."""
+    reason = None
+    for byte in (byte for byte in range(256) if mask[byte >> 5] >> (byte & 31) & 1):
+        trial = matcher.deep_copy()
+        trial.consume_token(byte)
+        tables.next_of(trial)
+        if not trial.is_error():
+            return None
+        reason = reason_of(trial)
+    return reason
+
+
+def _limit_memory(nbytes: int) -> None:
+    """So many bytes beyond what the process has now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        held = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + nbytes, held + nbytes))
+
+
+def main(nbytes: int) -> None:
+    """Answer until nobody asks any more."""
+    tables = Tables(ByteTokenizer(), BYTE_SYMBOLS)
+    _limit_memory(nbytes)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answer = sys.stdout.buffer
+    answer.write(b"ready\n")
+    answer.flush()
+    for line in sys.stdin.buffer:
+        answer.write(msgspec.json.encode(refusal(msgspec.json.decode(line, type=StructuredOutputs), tables)) + b"\n")
+        answer.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,220 @@
+"""/v1/images/generations: OpenAI's fields become a request of a pipeline, its pictures an answer or events."""
+
+import base64
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from torch import Tensor
+
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.image_file import encode_picture
+from ridgeline.media.diffusion.pipeline import Pipeline
+from ridgeline.server.errors import invalid
+from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.images.diffusion_engine import Order, StrideReport
+from ridgeline.server.images.image_service import LivePicture
+from ridgeline.server.routes.diffusion_fields import AUTO, DrawingFields, Only, check_only, prompt_of, size_of
+from ridgeline.server.routes.generation import new_id
+
+_HEAD = 64 << 10
+"""Bytes beside the pixels: in a file what it was drawn from, the prompt among it; in an answer the other fields."""
+
+PROGRESS = "image_generation.progress"
+PROGRESS_BYTES = 512
+"""The most that an event of progress has, but for the noise of the first: some 20 bytes a step."""
+
+Format = Literal["png", "jpeg", "webp"]
+
+
+class ImageFields(DrawingFields, kw_only=True, frozen=True):
+    """The fields of a request, beside those of all that draw."""
+
+    n: Annotated[int, Meta(ge=1)] = 1
+    response_format: str = "b64_json"
+    output_format: Format = "png"
+    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
+    stream: bool = False
+    partial_images: Annotated[int, Meta(ge=0, le=3)] = 0
+    progress: bool = False
+    background: str = AUTO
+    quality: str = AUTO
+    moderation: str = AUTO
+    style: str | None = None
+
+
+_ONLY: tuple[Only, ...] = (
+    ("response_format", ("b64_json",), "nothing is stored here that a url could point to; ask b64_json"),
+    ("background", (AUTO, "opaque"), "pictures have no transparency; ask auto or opaque"),
+    ("quality", (AUTO,), "there is one quality; ask for more steps (num_inference_steps), or auto"),
+    ("moderation", (AUTO, "low"), "nothing is moderated; ask auto or low"),
+    ("style", (None,), "the model has no styles; say it in the prompt"),
+)
+
+
+def check_fields(fields: ImageFields) -> DiffusionRequest:
+    """What is to be drawn, of fields that go together. Raises ApiError naming the field."""
+    check_only(fields, _ONLY)
+    prompt = prompt_of(fields)
+    if fields.output_compression is not None and fields.output_format == "png":
+        said = "output_compression: png loses nothing; ask for jpeg or webp, or leave it out"
+        raise invalid(said, "output_compression")
+    if fields.partial_images and not fields.stream:
+        raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
+    if fields.progress and not fields.stream:
+        raise invalid("progress: it comes in a stream; set stream, or leave it out", "progress")
+    if fields.stream and fields.n > 1:
+        raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
+    return DiffusionRequest(
+        *(prompt, fields.negative_prompt, size_of(fields), fields.num_inference_steps, fields.guidance_scale),
+        *(fields.seed, fields.n),
+        step_cache=fields.step_cache,
+    )
+
+
+def preview_steps(steps: int, previews: int) -> frozenset[int]:
+    """After which of so many steps a stream has its partial images: evenly between noise and picture, fewer where there
+    are fewer steps."""
+    even = (round(steps * (k + 1) / (previews + 1)) for k in range(previews))
+    return frozenset(step for step in even if 0 < step < steps)
+
+
+@dataclass(slots=True)
+class ImageGeneration:
+    """One request, and what has come of it.
+
+    own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
+    from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes that a step cache cut
+    short. partials: partial images so far. steps: of the denoiser that have run.
+    """
+
+    fields: ImageFields
+    plan: Plan
+    pipeline: Pipeline
+    own: str
+    model: str
+    id: str = field(default_factory=lambda: new_id("img_"))
+    created: int = field(default_factory=lambda: int(time.time()))
+    files: dict[int, bytes] = field(default_factory=dict)
+    seconds: float = 0.0
+    predicted: float = 0.0
+    skipped: int = 0
+    partials: int = 0
+    steps: int = 0
+
+    @property
+    def live(self) -> LivePicture:
+        """As the service knows it."""
+        kept = self.pipeline.kept(self.plan)
+        return LivePicture(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
+
+    @property
+    def file_bytes(self) -> int:
+        """The most that the file of one picture can have, in base64: noise does not compress."""
+        return (self.plan.geometry.pixel_bytes + _HEAD) * 4 // 3
+
+    @property
+    def order(self) -> Order:
+        """What is to be drawn."""
+        previews = preview_steps(self.plan.schedule.steps, self.fields.partial_images)
+        return Order(self.own, self.plan, self._encode, previews)
+
+    def _encode(self, pixels: Tensor, image: int) -> bytes:
+        parameters = self.pipeline.parameters(self.plan, image)
+        return encode_picture(
+            pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
+        )
+
+    def take(self, told: StrideReport) -> None:
+        """Count a stride, and keep what it finished."""
+        self.seconds += told.seconds
+        self.predicted += told.predicted
+        self.skipped += told.skipped
+        self.steps += told.stage == "denoise"
+        if told.file is not None:
+            assert told.image is not None
+            self.files[told.image] = told.file
+
+    def body(self) -> dict[str, object]:
+        """The answer when all pictures are there."""
+        return {
+            "created": self.created,
+            "background": "opaque",
+            "data": [
+                {"b64_json": _base64(self.files[image]), "seed": self.plan.seed + image}
+                for image in range(self.fields.n)
+            ],
+            "model": self.model,
+            "output_format": self.fields.output_format,
+            "size": str(self.plan.geometry.size),
+            "usage": self.usage(),
+            **self.times(),
+        }
+
+    def usage(self) -> dict[str, object]:
+        """Tokens of the texts that were read, and of the latents that were drawn."""
+        texts, drawn = sum(map(len, self.plan.texts)), self.plan.geometry.tokens * self.fields.n
+        return {
+            "input_tokens": texts,
+            "input_tokens_details": {"text_tokens": texts, "image_tokens": 0},
+            "output_tokens": drawn,
+            "output_tokens_details": {"text_tokens": 0, "image_tokens": drawn},
+            "total_tokens": texts + drawn,
+        }
+
+    def times(self) -> dict[str, float]:
+        """What the request's own strides took, others' left out, what the price said of them, whole passes all, and how
+        many a step cache skipped."""
+        skipped = {} if self.fields.step_cache is None else {"passes_skipped": self.skipped}
+        return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted, **skipped}
+
+    def events(self, outbox: Outbox) -> Callable[[StrideReport], None]:
+        """What writes the events of a stream."""
+
+        def take(told: StrideReport) -> None:
+            self.take(told)
+            if self.fields.progress:
+                outbox.put(self._progress(told))
+            if told.preview is not None:
+                partial_ = {"partial_image_index": self.partials}
+                self.partials += 1
+                outbox.put(self._event("image_generation.partial_image", told.preview, partial_))
+            if told.file is not None:
+                more = {"usage": self.usage(), "seed": self.plan.seed, **self.times()}
+                outbox.put(self._event("image_generation.completed", told.file, more))
+
+        return take
+
+    def _progress(self, told: StrideReport) -> bytes:
+        """How far it is, after each stride. The first has how much noise is left before each step, from 1 to 0."""
+        schedule = self.plan.schedule
+        value = {
+            "type": PROGRESS,
+            "stage": told.stage,
+            "step": self.steps,
+            "steps": schedule.steps,
+            **self.times(),
+            "predicted_time_left_s": told.left,
+            **({"noise": [schedule.time(step) for step in range(schedule.steps)]} if told.number == 1 else {}),
+        }
+        return b"event: " + PROGRESS.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+
+    def _event(self, kind: str, file: bytes, more: Mapping[str, object]) -> bytes:
+        value = {
+            "type": kind,
+            "b64_json": _base64(file),
+            "background": "opaque",
+            "created_at": self.created,
+            "output_format": self.fields.output_format,
+            "quality": AUTO,
+            "size": str(self.plan.geometry.size),
+            **more,
+        }
+        return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

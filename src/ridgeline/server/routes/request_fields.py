@@ -1,0 +1,302 @@
+"""The fields of a request, as data: what is taken, what changes no meaning, what is known and refused.
+
+A field is in one of four groups. Those of the structs below are taken; their types and bounds are what a request is
+held to. `NEUTRAL` ones are accepted, for they change no answer. `REFUSED` ones would change it and are not supported:
+they are an error unless they hold what they mean anyway. All others are unknown: ignored and said to be, or an error
+where the server is strict.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.server_settings import ServerSettings
+
+Strings = str | list[str]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
+    include_obfuscation: chunks are filled up, as chunks.py has it."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+class Fields(msgspec.Struct, kw_only=True, frozen=True):
+    """What completions and chat share. None is "not said": the model's generation_config.json holds. service_tier: the
+    class of requests that it is of, for recordings; all are served alike."""
+
+    model: str = ""
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    n: Annotated[int, Meta(ge=1)] = 1
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: Strings | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+
+    prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    return_progress: bool = False
+    cache_salt: str | None = None
+    service_tier: str | None = None
+
+
+class CompletionFields(Fields, kw_only=True, frozen=True):
+    """Of /v1/completions. prompt is looked at by completions.py, which says better what is wrong with it."""
+
+    prompt: Any = None
+    add_special_tokens: bool = True
+    echo: bool = False
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Conversation(Protocol):
+    """What the prompt of a conversation is made of."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]]: ...
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def documents(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def add_generation_prompt(self) -> bool: ...
+    @property
+    def add_special_tokens(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+    @property
+    def reasoning_effort(self) -> str | None: ...
+
+
+class ChatFields(Fields, kw_only=True, frozen=True):
+    """Of /v1/chat/completions, and of its rendering, which runs nothing."""
+
+    messages: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    documents: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    add_special_tokens: bool = False
+    """Whether the tokenizer's own tokens (BOS) are added to what the template writes."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    include_reasoning: bool = True
+
+
+class TokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
+    """Of /tokenize: a prompt, or a conversation."""
+
+    model: str = ""
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer's own tokens (BOS) are added; None for yes with a prompt and no with a conversation."""
+    return_token_strs: bool = False
+    messages: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class DetokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
+    """Of /detokenize."""
+
+    model: str = ""
+    tokens: list[int] = []
+
+
+NEUTRAL = frozenset(
+    {
+        "user",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "request_id",
+        "session_id",
+        "truncation_side",
+    }
+)
+"""Fields that change no answer, whatever they hold."""
+
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    "access_programs": (),
+    "add_special_tokens": (),
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "background": (False,),
+    "background_options": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "context_management": (),
+    "continue_final_message": (False,),
+    "conversation": (),
+    "documents": ([],),
+    "ec_transfer_params": (),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "image": (),
+    "input_reference": (),
+    "include": ([],),
+    "kv_transfer_params": (),
+    "length_penalty": (1.0,),
+    "logits_processors": ([],),
+    "logprob_token_ids": ([],),
+    "max_completion_tokens": (),
+    "max_tool_calls": (),
+    "media_io_kwargs": ({},),
+    "messages": (),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "previous_response_id": (),
+    "priority": (0,),
+    "prompt": (),
+    "prompt_embeds": (),
+    "reasoning_effort": (),
+    "repetition_detection": (),
+    "return_mm_kwargs": (True, False),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+    "routed_experts_prompt_start": (0,),
+    "spaces_between_special_tokens": (True,),
+    "store": (False,),
+    "stream_interval": (1,),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "truncation": ("disabled",),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+    "watermarking": (False,),
+    "web_search_options": (),
+}
+"""Fields of OpenAI's and vLLM's that are not supported, or not by a route whose struct lacks them, with the values that
+ask for nothing (null always does)."""
+
+_CAPS: tuple[tuple[str, str], ...] = (
+    ("n", "choices"),
+    ("top_logprobs", "top_logprobs"),
+    ("prompt_logprobs", "top_logprobs"),
+    ("logit_bias", "logit_bias"),
+    ("messages", "messages"),
+    ("tools", "tools"),
+    ("stop", "stops"),
+)
+"""Fields whose number, or whose number of entries, a limit of the server bounds."""
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
+
+
+def read_fields(
+    body: object, kind: type[_Struct], settings: ServerSettings, *, text: bool = False
+) -> tuple[_Struct, tuple[str, ...]]:
+    """A body as the struct of its route, and the names that nobody knows. text: values are texts, as a form has them,
+    and stand for numbers where numbers are wanted. Raises ApiError naming the field."""
+    if not isinstance(body, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    given = {name: value for name, value in body.items() if value is not None}
+    unknown = _unknown(given, {field.name for field in msgspec.structs.fields(kind)})
+    if unknown and settings.strict:
+        raise invalid(f"unknown field {unknown[0]!r}", unknown[0], code="unknown_field")
+    _check_caps(given, settings)
+    try:
+        fields = msgspec.convert(given, kind, str_keys=True, strict=not text)
+    except msgspec.ValidationError as error:
+        raise _wrong(str(error)) from None
+    if isinstance(fields, Fields):
+        if fields.stream_options is not None and not fields.stream:
+            raise invalid("stream_options: they need stream to be true", "stream_options")
+        _check_stops(stop_strings(fields.stop), settings)
+    if isinstance(fields, CompletionFields) and (fields.logprobs or 0) > settings.top_logprobs:
+        raise invalid(f"logprobs: at most {settings.top_logprobs} are served", "logprobs")
+    return fields, unknown
+
+
+def _unknown(given: Mapping[str, object], taken: set[str]) -> tuple[str, ...]:
+    """The names that are in no group. Raises ApiError for one that is refused."""
+    unknown = []
+    for name, value in given.items():
+        if name in taken or name in NEUTRAL:
+            continue
+        if name not in REFUSED:
+            unknown.append(name)
+        elif value not in REFUSED[name]:
+            raise invalid(f"{name} is not supported here; leave it out", name, code="unsupported_field")
+    return tuple(unknown)
+
+
+def _wrong(reason: str) -> ApiError:
+    """What msgspec found, with the field's name in front; its words hold types and bounds, nothing of the request."""
+    place = _PLACE.search(reason)
+    where = place[1] if place is not None else ""
+    return invalid(f"{where or 'body'}: {_PLACE.sub('', reason)}", re.split(r"[.\[]", where)[0] or None)
+
+
+def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:
+    """Before types are looked at, which takes a second for a map of 200,000 entries."""
+    for name, limit in _CAPS:
+        value, most = given.get(name), getattr(settings, limit)
+        size = len(value) if isinstance(value, dict | list) else value if isinstance(value, int) else 0
+        if size > most:
+            raise invalid(f"{name}: at most {most} are served, {size} were asked for", name)
+
+
+def stop_strings(stop: Strings | None) -> tuple[str, ...]:
+    """The stop strings of a request, which may give one by itself."""
+    return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _check_stops(stops: tuple[str, ...], settings: ServerSettings) -> None:
+    if len(stops) > settings.stops:
+        raise invalid(f"stop: at most {settings.stops} strings are served", "stop")
+    for stop in stops:
+        if not 0 < len(stop.encode("utf-8", "replace")) <= settings.stop_bytes:
+            raise invalid(f"stop: each string has 1 to {settings.stop_bytes} bytes", "stop")

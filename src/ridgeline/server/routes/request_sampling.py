@@ -1,0 +1,104 @@
+"""From the fields of a request to SamplingParams, on top of the model's own defaults."""
+
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.engine.params import SamplingParams
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.routes.request_fields import Fields, stop_strings
+from ridgeline.server.routes.served_model import ServedModel
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "seed",
+    "n",
+    "min_tokens",
+    "ignore_eos",
+    "skip_special_tokens",
+    "prompt_logprobs",
+)
+"""Fields that have the same name and meaning in SamplingParams."""
+
+
+def sampling_params(fields: Fields, model: ServedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """How a request wants its tokens. Raises ApiError for a value that makes no sense, naming the field."""
+    given: dict[str, Any] = {name: getattr(fields, name) for name in _SAME if getattr(fields, name) is not None}
+    given |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop": stop_strings(fields.stop)}
+    if fields.stop_token_ids is not None:
+        given["stop_token_ids"] = fields.stop_token_ids
+    if fields.include_stop_str_in_output is not None:
+        given["include_stop"] = fields.include_stop_str_in_output
+    try:
+        params = replace(model.defaults, **given)
+        model.texts.check(params)
+        params.check_vocab(model.vocabulary)
+        return params
+    except ValueError as error:
+        raise invalid_params(error) from None
+
+
+def invalid_params(error: ValueError) -> ApiError:
+    """What SamplingParams refuses: one line, which begins with the field's name."""
+    message = str(error)
+    name = message.split(" ", 1)[0]
+    return invalid(message, name if name in Fields.__struct_fields__ else None)
+
+
+def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None, least: int = 1) -> int:
+    """Return how many tokens may be generated after a prompt of this length.
+
+    Args:
+        prompt: Tokens of the prompt.
+        model: The model that is asked.
+        asked: Tokens that the request asks for; None for as many as there is room for.
+        unstated: The most tokens if the request states no number; None for no such bound.
+        least: The fewest that a request may ask for.
+
+    Raises ApiError with the three numbers where there is no room for as many as were asked for, and for a prompt longer
+    than the encoder takes that reads it.
+    """
+    if model.encoder:
+        return _beside_encoder(prompt, model, asked, unstated)
+    room, left = model.room, model.room - prompt
+    if left < (1 if asked is None else asked):
+        coming = "" if asked == 0 else f" and {'at least 1 is' if asked is None else f'{asked} are'} to come after it"
+        raise invalid(
+            f"the context holds {room} tokens; the prompt has {prompt}{coming}; "
+            f"{'shorten the prompt' if left < 1 else f'give max_tokens {left} or less, or shorten the prompt'}",
+            "max_tokens" if left >= 1 else None,
+            code="context_length_exceeded",
+        )
+    return _wanted(left, asked, unstated, least)
+
+
+def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
+    """As `room_for` where an encoder reads the prompt, which then takes none of the room."""
+    if prompt > model.encoder:
+        raise invalid(
+            f"the prompt has {prompt} tokens; the model's encoder takes {model.encoder}; shorten it",
+            code="context_length_exceeded",
+        )
+    left = model.room - len(model.texts.start)
+    if asked is not None and asked > left:
+        raise invalid(
+            f"{asked} tokens are asked for; the model's decoder has room for {left}; give max_tokens {left} or less",
+            "max_tokens",
+            code="context_length_exceeded",
+        )
+    return _wanted(left, asked, unstated, 1)
+
+
+def _wanted(left: int, asked: int | None, unstated: int | None, least: int) -> int:
+    """Return how many of the tokens that fit may be generated. Raises ApiError if fewer than `least` are asked for."""
+    if asked is None:
+        return left if unstated is None else min(left, unstated)
+    if asked < least:
+        raise invalid(f"max_tokens is {asked}; give at least {least}", "max_tokens")
+    return asked

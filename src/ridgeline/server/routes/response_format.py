@@ -1,0 +1,143 @@
+"""The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ridgeline.engine.structured_output_params import StructuredOutputs
+from ridgeline.server.errors import invalid
+from ridgeline.server.routes.request_fields import Fields
+from ridgeline.server.server_settings import ServerSettings
+
+MAX_SIZE = 1_000_000
+"""Largest number that a schema may give for a length or a count."""
+_SIZES = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "text": ("type",),
+    "json_object": ("type", "schema"),
+    "json_schema": ("type", "json_schema"),
+}
+"""The entries that each type of response_format may have. `schema` of `json_object` is llama.cpp's and Together's."""
+_JSON_SCHEMA = ("name", "description", "schema", "strict")
+_KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
+
+
+def asked_form(fields: Fields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
+    """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
+    where two fields do, or one makes no sense."""
+    asked: dict[str, dict[str, Any]] = {}
+    if fields.response_format is not None and (form := _response_format(fields.response_format)):
+        asked["response_format"] = form
+    if fields.structured_outputs is not None:
+        asked["structured_outputs"] = _structured_outputs(fields.structured_outputs)
+    for name in ("json", "regex", "choice", "grammar"):
+        if (value := getattr(fields, f"guided_{name}")) is not None:
+            asked[f"guided_{name}"] = {name: value}
+    if not asked:
+        return None, ""
+    (name, form), *others = asked.items()
+    if others:
+        raise invalid(f"{name}: {others[0][0]} asks for a form too; give one of them", name)
+    return checked_form(form, name, settings), name
+
+
+def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
+    """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
+    schema = form.get("json")
+    if schema is not None:
+        if isinstance(schema, str):
+            _check_size([schema], name, settings)  # before it is decoded
+        check_schema(_decoded(schema, name), name, settings)
+    try:
+        outputs = StructuredOutputs(**form)
+    except ValueError as error:
+        raise invalid(str(error).replace("structured_outputs", name, 1), name) from None
+    _check_size((outputs.json, outputs.regex, outputs.grammar, *(outputs.choice or ())), name, settings)
+    return outputs
+
+
+def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) -> None:
+    """Raise ApiError that names the field if the texts of a form are too long."""
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
+    if size > settings.schema_bytes:
+        raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
+
+
+def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = asked.get("type")
+    if not isinstance(kind, str) or kind not in _FORMATS:
+        raise invalid(f"response_format.type: give one of {', '.join(_FORMATS)}", "response_format")
+    _refuse_others(asked, _FORMATS[kind], "response_format")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = asked.get("schema")
+        return {"json_object": True} if schema is None else {"json": _of_objects(schema)}
+    inner = asked.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or not isinstance(schema, dict):
+        raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
+    _refuse_others(inner, _JSON_SCHEMA, "response_format.json_schema")
+    return {"json": schema}
+
+
+def _of_objects(schema: object) -> dict[str, Any]:
+    """Return the schema with `type` set to object, unless it states a type. Raises ApiError if it is no schema."""
+    if not isinstance(schema, dict):
+        raise invalid("response_format.schema: give a JSON schema", "response_format")
+    return {"type": "object", **schema}
+
+
+def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Raise ApiError for an unknown entry, because the response would silently lack what it asks for."""
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")
+
+
+def _structured_outputs(asked: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+    unknown = sorted(given.keys() - _KINDS)
+    if unknown:
+        raise invalid(
+            f"structured_outputs: {unknown[0]!r} is not supported; give one of {', '.join(sorted(_KINDS))}",
+            "structured_outputs",
+        )
+    return given
+
+
+def _decoded(schema: object, name: str) -> object:
+    """A schema as a value; it may come as text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return msgspec.json.decode(schema)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise invalid(f"{name}: the schema is not valid JSON", name) from None
+
+
+def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes: int | None = None) -> None:
+    """Raises ApiError naming the field for a schema beyond the server's bounds. most_bytes: as text."""
+    if not isinstance(schema, dict):
+        raise invalid(f"{name}: a JSON schema is an object", name)
+    for depth, key, value in _entries(schema):
+        if depth > settings.schema_depth:
+            raise invalid(f"{name}: the schema is nested deeper than {settings.schema_depth}", name)
+        if key == "$ref" and isinstance(value, str) and not value.startswith("#"):
+            raise invalid(f"{name}: a $ref leads out of the schema; nothing is fetched", name)
+        if key in _SIZES and isinstance(value, int | float) and value > MAX_SIZE:
+            raise invalid(f"{name}: {key} is more than {MAX_SIZE}", name)
+    if most_bytes is not None and len(msgspec.json.encode(schema)) > most_bytes:
+        raise invalid(f"{name}: a schema has more than {most_bytes} bytes", name)
+
+
+def _entries(value: object) -> Iterator[tuple[int, str, object]]:
+    """Every entry of every object in a value, with its depth: without recursion, for the value is a stranger's."""
+    left: list[tuple[int, object]] = [(1, value)]
+    while left:
+        depth, value = left.pop()
+        entries = value.items() if isinstance(value, dict) else ()
+        yield from ((depth, key, inner) for key, inner in entries)
+        inner_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(depth + 1, inner) for inner in inner_values if isinstance(inner, dict | list)]

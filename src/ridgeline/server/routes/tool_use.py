@@ -1,0 +1,246 @@
+"""Functions that a request offers to the model: which calls may or must come, and how they are told."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.core.text import ChatTemplate, Tokenizer
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.core.text.tools import (
+    CallDelta,
+    Function,
+    ToolDelta,
+    ToolFormat,
+    ToolParser,
+    forced_calls,
+    format_named,
+)
+from ridgeline.engine.structured_output_params import StructuredOutputs
+from ridgeline.server.errors import invalid
+from ridgeline.server.routes.request_fields import ChatFields
+from ridgeline.server.routes.response_format import check_schema
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.util.untrusted import MAX_VALUES, crowded
+
+ANY_MODEL = "hermes"
+"""The format of a call that a grammar forces where the model has none of its own."""
+
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""The schema of a function that states no parameters: OpenAI's reference says that it has none."""
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_SHOWN = 64  # characters of an unknown name that an error repeats
+_MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Functions that may be called.
+
+    functions: The functions that a call may name: all of `tools`, or those that tool_choice allows. called: The
+    functions of which the response must call one; () if it need not. several: Whether it may have several calls.
+    """
+
+    format: ToolFormat
+    functions: tuple[Function, ...]
+    called: tuple[Function, ...]
+    several: bool
+
+    def shows_special(self, tokenizer: Tokenizer) -> bool:
+        """Whether markers are special tokens, which have to be in the text for the parser to see them."""
+        return any(tokenizer.control.get(marker) in tokenizer.special_ids for marker in self.format.markers)
+
+    def parser(self, tokenizer: Tokenizer) -> ToolParser:
+        """Takes the calls out of one answer."""
+        names = {function.name for function in self.called or self.functions}
+        return ToolParser(self.format, names, tokenizer, several=self.several, forced=bool(self.called))
+
+    def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
+        """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
+        of its own. Raises ApiError for two that do not go together."""
+        if self.called:
+            if answer is not None:
+                raise invalid("tool_choice: a call is asked for and another form too; give one of them", "tool_choice")
+            grammar = forced_calls(self.format, self.called, tokenizer, several=self.several)
+        elif answer is None:
+            return None
+        else:
+            schema = '{"type": "object"}' if answer.json_object else answer.json
+            if not isinstance(schema, str):
+                raise invalid("tools: beside tools the answer's form may be a JSON schema only", "tools")
+            grammar = forced_calls(self.format, self.functions, tokenizer, several=self.several, or_schema=schema)
+        return StructuredOutputs(grammar=grammar)
+
+    def trial(self, answer: StructuredOutputs | None) -> StructuredOutputs | None:
+        """As `outputs`, over a vocabulary without control tokens: what is to be tried first."""
+        return self.outputs(ByteTokenizer(), answer)
+
+
+def read_tools(
+    fields: ChatFields, template: ChatTemplate, settings: ServerSettings, *, shaped: bool = False
+) -> ToolUse | None:
+    """What a request offers; None where nothing may be called. shaped: the answer has a form too. Raises ApiError."""
+    choice = fields.tool_choice
+    if choice == "none" or not fields.tools:
+        if choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: it asks for calls, but no tools are given; give them in tools", "tool_choice")
+        return None
+    functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools))
+    if len({function.name for function in functions}) < len(functions):
+        raise invalid("tools: two functions have one name", "tools")
+    functions, called = _chosen(choice, functions)
+    tool_format = format_for(template, settings)
+    if tool_format is None and called:
+        tool_format = format_named(ANY_MODEL)
+    if tool_format is None:
+        raise invalid(
+            "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, force "
+            "a call with tool_choice, or leave them out",
+            "tools",
+            code="no_tool_format",
+        )
+    if called or shaped:
+        _check_parameters(called or functions, settings)
+    # A function that is named is called once, as OpenAI and vLLM have it.
+    named = isinstance(choice, Mapping) and choice["type"] == "function"
+    several = fields.parallel_tool_calls and not named
+    return ToolUse(tool_format, functions, called, several)
+
+
+def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -> None:
+    """Raises ApiError for schemas that no grammar is to be made of."""
+    for function in functions:
+        check_schema(function.parameters, "tools", settings, settings.schema_bytes)
+        if function.parameters["type"] != "object":
+            raise invalid("tools: parameters that calls are held to have the type object", "tools")
+    size = sum(len(str(function.parameters)) for function in functions)
+    if size > _MAX_SCHEMAS * settings.schema_bytes:
+        raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
+
+
+def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
+    """Return the format of a model's calls: the one that the server was started with, or else its template's."""
+    written = template.probe.calls.tool_format
+    if settings.tool_parser is None or (written is not None and written.name == settings.tool_parser):
+        return written
+    return format_named(settings.tool_parser)
+
+
+def _function(tool: Mapping[str, Any], where: str) -> Function:
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        raise invalid(f"{where}: give a tool of the type function", "tools")
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise invalid(f"{where}.function.name: give 1 to 64 letters, digits, dots, dashes and underscores", "tools")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise invalid(f"{where}.function.parameters: a JSON schema is an object", "tools")
+    return Function(name, _NO_PARAMETERS if parameters is None else {"type": "object", **parameters})
+
+
+def _chosen(
+    choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]
+) -> tuple[tuple[Function, ...], tuple[Function, ...]]:
+    """Return the functions that may be called, and those of which one must be called. Raises ApiError."""
+    if choice is None or choice == "auto":
+        return functions, ()
+    if choice == "required":
+        return functions, functions
+    by_name = {function.name: function for function in functions}
+    match choice:
+        case {"type": "function"}:
+            return functions, (_found(choice, by_name),)
+        case {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},
+        }:
+            names = {_found(tool, by_name).name for tool in tools}
+            allowed = tuple(function for function in functions if function.name in names)
+            return allowed, allowed if mode == "required" else ()
+        case {"type": "allowed_tools"}:
+            raise invalid(
+                "tool_choice: give allowed_tools a mode, auto or required, and a list of tools", "tool_choice"
+            )
+    raise invalid("tool_choice: give none, auto, required, a function by its name, or allowed_tools", "tool_choice")
+
+
+def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
+    """Return the function that `{"type": "function", "function": {"name": ...}}` names. Raises ApiError."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise invalid("tool_choice: name each tool by the type function and its name", "tool_choice")
+    if name not in by_name:
+        raise invalid(f"tool_choice: no function {name[:_SHOWN]!r} is among the tools; add it", "tool_choice")
+    return by_name[name]
+
+
+def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ApiError for a call that lacks a part, is not the assistant's, or has arguments too long to read."""
+    arguments: list[object] = []
+    for index, message in enumerate(messages):
+        legacy = message.get("function_call")
+        if legacy is not None and not (_is_function(legacy) and message.get("role") == "assistant"):
+            raise invalid(
+                f"messages[{index}].function_call: give the assistant's call with name and arguments", "messages"
+            )
+        arguments.append((legacy or {}).get("arguments"))
+        calls = message.get("tool_calls")
+        if calls is None:
+            continue
+        whole = isinstance(calls, list) and all(_is_call(call) for call in calls)
+        if not whole or message.get("role") != "assistant":
+            raise invalid(
+                f"messages[{index}].tool_calls: give the assistant's calls, each with id, function.name and "
+                "function.arguments",
+                "messages",
+            )
+        arguments += [call["function"].get("arguments") for call in calls]
+    given = [each for each in arguments if isinstance(each, str)]
+    # They are counted as one text. After one that is no JSON the count is wrong, but reading stops at that one anyway.
+    if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
+        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
+        raise invalid(said, "messages", code="too_large")
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("id"), str) and _is_function(call.get("function"))
+
+
+def _is_function(function: object) -> bool:
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+@dataclass(slots=True)
+class Calls:
+    """The calls of a whole answer, and what is left as its content."""
+
+    content: str = ""
+    by_index: dict[int, CallDelta] = field(default_factory=dict)
+
+    def take(self, deltas: Iterable[ToolDelta]) -> None:
+        """What a parser has said next. A call that it takes back is one no more."""
+        for delta in deltas:
+            self.content += delta.content
+            for call in delta.calls:
+                old = self.by_index.get(call.index, CallDelta(call.index))
+                self.by_index[call.index] = CallDelta(
+                    call.index, old.id or call.id, old.name or call.name, old.arguments + call.arguments
+                )
+            for index in delta.undone:
+                del self.by_index[index]
+
+    def body(self) -> list[dict[str, object]]:
+        """As a message has them."""
+        return [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in self.by_index.values()
+        ]
+
+
+def call_delta(call: CallDelta) -> dict[str, object]:
+    """As a chunk's delta has it."""
+    if call.id:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": call.index, "id": call.id, "type": "function", "function": function}
+    return {"index": call.index, "function": {"arguments": call.arguments}}

@@ -1,0 +1,99 @@
+"""POST /page/trace: a text's way through the served model, op by op, for the page.
+
+The engine records it between two steps; all other requests wait meanwhile, and the recording says how long. One that
+would take longer than `max_pause` is refused.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ridgeline.engine.async_llm import EngineDied, EngineRestarting
+from ridgeline.learn.page.recorder import MOST_PAUSE, MOST_TOKENS, Question
+from ridgeline.server.errors import ApiError, internal, invalid
+from ridgeline.server.http.auth import check_asker
+from ridgeline.server.http.body import read_object
+from ridgeline.server.routes.generation import engine_died, engine_restarting
+from ridgeline.server.routes.request_fields import read_fields
+from ridgeline.server.routes.served_model import ServedModel
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.service import Service
+
+ROUTE = "/page/trace"
+
+
+def traceable(model: ServedModel) -> bool:
+    """Whether a model continues a text: one with an encoder, or whose answers are vectors, does not."""
+    return model.vectors is None and not model.hears and not model.texts.start
+
+
+class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
+    """What is recorded: a text as it is, without a chat template. None: as the model has it."""
+
+    model: str = ""
+    prompt: str = ""
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+    max_pause: Annotated[float, Meta(gt=0, le=3600)] = MOST_PAUSE
+
+
+class TraceApi:
+    """The handler. One text at a time."""
+
+    def __init__(self, service: Service, model: ServedModel, settings: ServerSettings) -> None:
+        self._service, self._model, self._settings = service, model, settings
+        self._busy = False
+
+    async def trace(self, request: Request) -> Response:
+        """The recording. Raises ApiError."""
+        check_asker(request, self._settings, "have a text traced")
+        fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
+        question = msgspec.json.encode(await self._question(fields))
+        if self._busy:
+            raise ApiError(
+                429, "another text is being traced; ask again when it is done", kind="rate_limit_error", code="busy"
+            )
+        self._busy = True
+        try:
+            return Response(await self._answer(question), media_type="application/json")
+        finally:
+            self._busy = False
+
+    async def _question(self, fields: TraceFields) -> Question:
+        self._model.check_name(fields.model)
+        self._model.check_generates()
+        if not fields.prompt:
+            raise invalid("prompt: it is empty; give at least one character", "prompt", code="missing_field")
+        ids = await self._model.encode(fields.prompt)
+        if len(ids) > MOST_TOKENS:
+            raise invalid(
+                f"prompt: it has {len(ids)} tokens; at most {MOST_TOKENS} are traced",
+                "prompt",
+                code="context_length_exceeded",
+            )
+        usual = self._model.defaults
+        given = {
+            name: getattr(usual, name) if (said := getattr(fields, name)) is None else said
+            for name in ("temperature", "top_k", "top_p", "min_p")
+        }
+        return Question(
+            self._model.called(fields.model), fields.prompt, ids, **given, seed=fields.seed, max_pause=fields.max_pause
+        )
+
+    async def _answer(self, question: bytes) -> bytes:
+        try:
+            return await self._service.llm.inspect(question)
+        except EngineRestarting:
+            raise engine_restarting() from None
+        except EngineDied:
+            raise engine_died() from None
+        except ValueError as error:
+            raise invalid(str(error)) from None
+        except RuntimeError:
+            raise internal() from None

@@ -1,0 +1,183 @@
+"""/v1/audio/transcriptions and /v1/audio/translations: a file of speech in, its text out.
+
+A window of a file is a request to the engine like any other: it waits in the queue, is counted, and may be refused.
+"""
+
+import asyncio
+import io
+import math
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.result import Completion
+from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
+from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript
+from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.http.disconnect import unless_gone
+from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.http.form import PACKAGE, is_form, read_form
+from ridgeline.server.in_flight import Generation
+from ridgeline.server.routes.generation import gather, new_id
+from ridgeline.server.routes.served_model import ServedModel
+from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.service import Service
+
+FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
+_GRANULARITIES = "timestamp_granularities[]"
+_TAKEN: Final = frozenset({"file", "model", "language", "response_format", "temperature", _GRANULARITIES})
+_REFUSED: Final = {"prompt": ("",), "stream": ("", "false"), "include[]": ("",), "chunking_strategy": ("", "auto")}
+"""Fields that would change the answer and are not done, with the values that ask for nothing; files are cut into
+windows anyway."""
+_MAX_FIELD = 4096  # bytes of a field
+
+
+def check_packages() -> None:
+    """Raises ValueError where what reads uploads is not installed."""
+    missing = [name for name in (PACKAGE, "soundfile", "soxr") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"serving a speech model needs {', '.join(missing)}: pip install 'ridgeline[audio]'")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a form asks for. data: the file's bytes. ignored: fields that nobody knows."""
+
+    data: bytes
+    options: Options
+    response_format: str
+    ignored: tuple[str, ...]
+
+
+class SpeechApi:
+    """The handlers of OpenAI's routes for speech. vocabulary: None where the model reads no sound."""
+
+    def __init__(
+        self, service: Service, model: ServedModel, settings: ServerSettings, vocabulary: SpeechVocabulary | None
+    ) -> None:
+        self._service, self._model, self._settings, self._vocabulary = service, model, settings, vocabulary
+
+    async def transcribe(self, request: Request) -> Response:
+        """/v1/audio/transcriptions"""
+        return await self._answer(request, "transcribe")
+
+    async def translate(self, request: Request) -> Response:
+        """/v1/audio/translations"""
+        return await self._answer(request, "translate")
+
+    async def _answer(self, request: Request, task: Task) -> Response:
+        """Raises ApiError."""
+        vocabulary = self._vocabulary
+        if vocabulary is None:
+            raise invalid("the model that is served here reads no sound", "model", code="no_speech_model")
+        form = await read_speech(request, self._settings)
+        try:
+            asked = await self._asked(form, task)
+        finally:
+            await form.close()
+        try:
+            vocabulary.check(asked.options.language, task)
+        except ValueError as error:
+            raise invalid(str(error), "language") from None
+        id = new_id("transcribe-")
+        transcript = await unless_gone(request.receive, self._transcribe(id, request.url.path, asked, vocabulary))
+        headers = {"x-request-id": id} | ({IGNORED: ",".join(asked.ignored)} if asked.ignored else {})
+        return written(transcript, task, asked.response_format, headers)
+
+    async def _asked(self, form: FormData, task: Task) -> Asked:
+        """What a form says. Raises ApiError."""
+        file, told = form.get("file"), {name: form.getlist(name) for name in form}
+        if not isinstance(file, UploadFile):
+            raise invalid("file is missing; send a file of speech", "file", code="missing_field")
+        texts = {name: [value for value in values if isinstance(value, str)] for name, values in told.items()}
+        said = {name: values[-1] for name, values in texts.items() if values}
+        self._model.check_name(said.get("model", ""))
+        for name, harmless in _REFUSED.items():
+            if said.get(name, "") not in harmless:
+                raise invalid(f"{name} is not supported; leave it out", name, code="unsupported_field")
+        ignored = sorted(told.keys() - _TAKEN - _REFUSED.keys())
+        if ignored and self._settings.strict:
+            raise invalid("the form has a field that nobody knows", ignored[0][:64], code="unknown_field")
+        response_format = said.get("response_format") or "json"
+        if response_format not in FORMATS:
+            raise invalid(f"response_format is one of {', '.join(FORMATS)}", "response_format")
+        _check_granularities(texts.get(_GRANULARITIES, []), response_format)
+        temperature = _temperature(said.get("temperature") or "0")
+        options = Options(said.get("language") or None, task, temperature=temperature)
+        plain = tuple("".join(c for c in name if (c.isascii() and c.isalnum()) or c in "_-[]")[:64] for name in ignored)
+        return Asked(await file.read(), options, response_format, plain[:16])
+
+    async def _transcribe(self, id: str, route: str, asked: Asked, vocabulary: SpeechVocabulary) -> Transcript:
+        """Window by window through the service. Raises ApiError."""
+        windows = count()
+
+        async def generate(prompt: list[int], params: SamplingParams, features: Features) -> Completion:
+            own = f"{id}-{next(windows)}"
+            spec = GenerationRequest(prompt, params, encoder=features, arrived=time.perf_counter_ns())
+            generation = Generation(own, self._model.name, route, [spec])
+            return (await gather(self._service, generation)).completions[0]
+
+        transcriber = Transcriber(generate, self._model.tokenizer, vocabulary)
+        seconds = self._settings.total_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                recording = await asyncio.to_thread(Recording, io.BytesIO(asked.data), "the file")
+                with recording:
+                    return await transcriber.transcribe(recording, asked.options)
+        except ValueError as error:
+            raise invalid(str(error), "file", code="invalid_audio") from None
+        except TimeoutError:
+            message = f"the file took {seconds:g} s, as long as a request may; send it in parts"
+            raise ApiError(504, message, kind="server_error", code="total_timeout") from None
+
+
+async def read_speech(request: Request, settings: ServerSettings) -> FormData:
+    """The form in a request's body, at most `settings.upload_bytes` long. Raises ApiError."""
+    if not is_form(request):
+        raise invalid("the body is no multipart/form-data; send the file in a form", "file", code="invalid_form")
+    return await read_form(request, settings.upload_bytes, _MAX_FIELD)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise invalid("temperature is a number from 0 to 1", "temperature")
+    return value
+
+
+def _check_granularities(asked: list[str], response_format: str) -> None:
+    """Times of segments are there, of words they are not."""
+    if any(each != "segment" for each in asked):
+        raise invalid("timestamp_granularities is segment; times of words are not supported", _GRANULARITIES)
+    if asked and response_format != "verbose_json":
+        raise invalid("timestamp_granularities goes with response_format verbose_json", _GRANULARITIES)
+
+
+def written(transcript: Transcript, task: Task, response_format: str, headers: dict[str, str]) -> Response:
+    """A transcript in one of FORMATS."""
+    if response_format == "text":
+        return Response(transcript.text + "\n", headers=headers, media_type="text/plain")
+    if response_format == "srt":
+        return Response(srt(transcript.segments), headers=headers, media_type="text/plain")
+    if response_format == "vtt":
+        return Response(vtt(transcript.segments), headers=headers, media_type="text/vtt")
+    usage = {"usage": {"type": "duration", "seconds": math.ceil(transcript.seconds)}}
+    value: dict[str, Any] = {"text": transcript.text}
+    if response_format == "verbose_json":
+        value = as_json(transcript, task)
+    return Response(msgspec.json.encode(value | usage), headers=headers, media_type="application/json")

@@ -1,0 +1,248 @@
+"""/v1/embeddings and /v1/rerank: texts in, vectors or scores out, with nothing generated.
+
+Of OpenAI's interface, and of the one that Jina and Cohere share.
+"""
+
+import base64
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from ridgeline.engine.embedding_llm import check_embeds, check_scores, cut, pair_ids, prompt_text, relevance, text_ids
+from ridgeline.engine.events import Event
+from ridgeline.engine.generation_request import GenerationRequest
+from ridgeline.engine.worker.engine_messages import VectorInfo
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.event_loop import beside, slices
+from ridgeline.server.in_flight import Generation
+from ridgeline.server.routes.generation import new_id, run
+from ridgeline.server.routes.long_response import WrittenList
+from ridgeline.server.routes.served_model import ServedModel
+from ridgeline.server.service import Service
+
+EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+MAX_INPUTS = 2048
+"""Texts of one request, as OpenAI has it; so many documents too."""
+_TOGETHER = 64  # texts of one request that the engine has at a time: others' come between
+_PART = 1 << 16  # characters of one request that are encoded at a time
+
+Values = NDArray[np.float32]
+_Given = TypeVar("_Given")
+
+
+class EmbeddingFields(msgspec.Struct, kw_only=True, frozen=True):
+    """Of /v1/embeddings. input is looked at here, which says better what is wrong with it. prompt_name: the name of one
+    of the model's prompts, as Text Embeddings Inference has it."""
+
+    model: str = ""
+    input: Any = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None
+    add_special_tokens: bool = True
+
+
+class RerankFields(msgspec.Struct, kw_only=True, frozen=True):
+    """Of /v1/rerank. documents: texts, or objects with one."""
+
+    model: str = ""
+    query: str = ""
+    documents: list[str | dict[str, Any]] = []
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool = True
+
+
+async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Service) -> dict[str, object]:
+    """A vector for each input. Raises ApiError."""
+    model.check_name(fields.model)
+    info = _vectors(model, check_embeds, "input")
+    said = model.texts.embedding
+    _refused("dimensions", lambda: cut(said, np.zeros(info.width, np.float32), fields.dimensions))
+    before = _refused("prompt_name", lambda: prompt_text(said, fields.prompt_name))
+    inputs = _inputs(fields.input)
+    prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before, fields.add_special_tokens))
+    values = await _run(service, model, EMBEDDINGS, prompts)
+    as_text, data = fields.encoding_format == "base64", WrittenList()
+    async for part in slices(list(enumerate(values))):
+        shortened = [(index, cut(said, vector, fields.dimensions)) for index, vector in part]
+        data.add(
+            [
+                {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector.tolist()}
+                for index, vector in shortened
+            ]
+        )
+    return {
+        "object": "list",
+        "model": model.name,
+        "data": data.json(),
+        "usage": _usage(prompts),
+    }
+
+
+async def rerank(fields: RerankFields, model: ServedModel, service: Service) -> dict[str, object]:
+    """The documents by how well each answers the query, the best first. Raises ApiError."""
+    model.check_name(fields.model)
+    info = _vectors(model, check_scores, "model")
+    texts = [_document(each) for each in fields.documents]
+    if not fields.query:
+        raise invalid("query: it is empty; give at least one character", "query", code="missing_field")
+    _check_count(texts, "documents")
+
+    prompts = await encoded(
+        texts, lambda text: len(fields.query) + len(text), lambda text: _pair(fields.query, text, model, info)
+    )
+    scores = [relevance(info, values) for values in await _run(service, model, RERANK, prompts)]
+    best = sorted(range(len(texts)), key=lambda index: -scores[index])[: fields.top_n]
+    return {
+        "id": new_id("rerank-"),
+        "model": model.name,
+        "results": [
+            {"index": index, "relevance_score": scores[index]}
+            | ({"document": {"text": texts[index]}} if fields.return_documents else {})
+            for index in best
+        ],
+        "usage": _usage(prompts),
+    }
+
+
+async def _run(service: Service, model: ServedModel, route: str, prompts: Sequence[list[int]]) -> list[Values]:
+    """What the model gives for each prompt, a few of them at a time. Raises ApiError."""
+    found: list[Values] = []
+    info = service.llm.info
+    # All at once they might be more than the server's whole queue takes.
+    for part in parts(prompts, len, info.capacity, min(_TOGETHER, info.requests)):
+        told: dict[int, Values] = {}
+
+        def take(prompt: int, event: Event, told: dict[int, Values] = told) -> None:
+            if event.hidden is not None:
+                told[prompt] = event.hidden[0]
+
+        arrived = time.perf_counter_ns()
+        specs = [GenerationRequest(prompt, arrived=arrived) for prompt in part]
+        await run(service, Generation(new_id("embd-"), model.name, route, specs), take)
+        found += [told[index] for index in range(len(part))]
+    return found
+
+
+def parts(
+    given: Sequence[_Given], size: Callable[[_Given], int], most: int, count: int = MAX_INPUTS
+) -> Iterator[list[_Given]]:
+    """In order, by at most `count` whose sizes add up to `most` or less; what is larger is a part by itself."""
+    part, held = list[_Given](), 0
+    for each in given:
+        if part and (len(part) == count or held + size(each) > most):
+            yield part
+            part, held = [], 0
+        part.append(each)
+        held += size(each)
+    if part:
+        yield part
+
+
+async def encoded(
+    given: Sequence[_Given], length: Callable[[_Given], int], ids: Callable[[_Given], list[int]]
+) -> list[list[int]]:
+    """The ids of each, some at a time: many short texts would hold up the event loop as one long one does, and what
+    cannot be served ends it before the others are encoded. length: characters of one. Raises what `ids` does."""
+    found: list[list[int]] = []
+    for part in parts(given, length, _PART):
+        found += await beside(sum(map(length, part)), partial(list, map(ids, part)))
+    return found
+
+
+def _pair(query: str, document: str, model: ServedModel, info: VectorInfo) -> list[int]:
+    """Ids of a query and a document. Raises ApiError."""
+    ids = _refused("documents", lambda: pair_ids(model.texts, info, query, document, model.context))
+    return _fitting(ids, model, "documents")
+
+
+def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
+    """Ids that the model takes. Raises ApiError for too many."""
+    if len(ids) <= model.room:
+        return ids
+    message = f"{param}: a text has {len(ids)} tokens, the model takes {model.room}; shorten it"
+    raise invalid(message, param, code="context_length_exceeded")
+
+
+def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], param: str) -> VectorInfo:
+    """What the model's answers are. Raises ApiError where it does not give such."""
+    try:
+        check(model.vectors)
+    except ValueError as error:
+        raise invalid(str(error), param, code="unsupported_model") from None
+    assert model.vectors is not None
+    return model.vectors
+
+
+def _refused(param: str, work: Callable[[], _Given]) -> _Given:
+    """What `work` gives. Raises ApiError of the ValueError that it raises."""
+    try:
+        return work()
+    except ValueError as error:
+        code = "context_length_exceeded" if "context is" in str(error) else "invalid_value"
+        raise invalid(str(error), param, code=code) from None
+
+
+def _inputs(given: Any) -> list[Any]:
+    """The inputs one by one: a text, a list of texts, token ids, or a list of lists of them. Raises ApiError."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list) or not given:
+        raise _malformed()
+    inputs = [given] if type(given[0]) is int else given
+    _check_count(inputs, "input")
+    if not all(isinstance(each, str | list) for each in inputs):
+        raise _malformed()
+    return inputs
+
+
+def _check_count(given: Sequence[object], param: str) -> None:
+    if not given:
+        raise invalid(f"{param}: there are none; give at least one text", param, code="missing_field")
+    if len(given) > MAX_INPUTS:
+        raise invalid(f"{param}: at most {MAX_INPUTS} are served at once, there are {len(given)}", param)
+
+
+def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: str, add_special: bool) -> list[int]:
+    """Ids of one input, behind a prompt where it is text. Raises ApiError."""
+    if isinstance(given, str) and given:
+        ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
+        if not ids:
+            raise invalid("input: a text has no tokens; give another, or leave add_special_tokens out", "input")
+    elif isinstance(given, list) and given and set(map(type, given)) == {int}:
+        ids = given
+        unknown = next((token for token in ids if not 0 <= token < info.vocabulary), None)
+        if unknown is not None:
+            raise invalid(
+                f"input: token id {unknown} is out of vocabulary; there are 0 to {info.vocabulary - 1}", "input"
+            )
+    else:
+        raise _malformed()
+    return _fitting(ids, model, "input")
+
+
+def _document(given: str | dict[str, Any]) -> str:
+    text = given.get("text") if isinstance(given, dict) else given
+    if not isinstance(text, str) or not text:
+        raise invalid('documents: each is a text of at least one character, or {"text": ...}', "documents")
+    return text
+
+
+def _malformed() -> ApiError:
+    message = "input: give a text, a list of texts, token ids, or a list of lists of token ids, none of them empty"
+    return invalid(message, "input")
+
+
+def _base64(vector: Values) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+def _usage(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
+    tokens = sum(map(len, prompts))
+    return {"prompt_tokens": tokens, "total_tokens": tokens}

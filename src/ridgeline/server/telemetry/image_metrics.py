@@ -1,0 +1,72 @@
+"""What Prometheus is told of a server of pictures: its requests, their strides, and what these were to take."""
+
+from collections.abc import Mapping
+from time import perf_counter_ns
+
+from ridgeline.engine.request import NANOSECONDS
+from ridgeline.server.errors import ApiError
+from ridgeline.server.images.diffusion_engine import StrideReport
+from ridgeline.server.images.image_service import LivePicture
+from ridgeline.server.telemetry.metric_families import PICTURE_FAMILIES, PICTURE_PHASES, PICTURE_REASONS
+from ridgeline.server.telemetry.metrics_registry import Counts
+
+
+class PictureMetrics(Counts):
+    """Told of requests as a PictureObserver."""
+
+    def __init__(self, live: Mapping[str, LivePicture], models: tuple[str, ...], alias: str | None = None) -> None:
+        """live: requests under way, read at each scrape. models: what answers call the pipelines."""
+        super().__init__(PICTURE_FAMILIES, models[0], alias=alias)
+        self._live, self._models = live, models
+        for name in ("ignored_fields", "loop_lag_seconds"):
+            self._one(name)
+        for model in models:
+            self._prepare(model)
+
+    def _prepare(self, model: str) -> None:
+        """Series whose labels are known appear at once, at 0."""
+        for family in ("images", "clips", "e2e_request_latency_seconds", "request_queue_time_seconds"):
+            self._of(model, family)
+        for finish in ("stop", "abort", "error"):
+            self._of(model, "request_success", finish)
+        for reason in PICTURE_REASONS:
+            self._of(model, "admission_rejected", reason)
+        for phase in PICTURE_PHASES:
+            self._of(model, "step_seconds", phase)
+            self._of(model, "step_predicted_seconds", phase)
+        for stage in ("queue", *PICTURE_PHASES):
+            self._of(model, "aborted", stage)
+
+    def refused(self, live: LivePicture, error: ApiError) -> None:
+        """Count it by the error's code, which is one of ours."""
+        self._of(live.model, "admission_rejected", error.code).inc()
+
+    def told(self, live: LivePicture, told: StrideReport) -> None:
+        """Count a stride."""
+        if live.phase == "queue":
+            waited = (told.started - live.arrived) * NANOSECONDS
+            self._of(live.model, "request_queue_time_seconds").observe(max(0.0, waited))
+        self._of(live.model, "step_seconds", told.stage).observe(told.seconds)
+        self._of(live.model, "step_predicted_seconds", told.stage).observe(told.predicted)
+        if told.image is not None:
+            self._of(live.model, "clips" if live.clip else "images").inc()
+
+    def ended(self, live: LivePicture, error: BaseException | None) -> None:
+        """Count how it ended, and how long that took where all its pictures were drawn."""
+        if error is None:
+            seconds = (perf_counter_ns() - live.arrived) * NANOSECONDS
+            self._of(live.model, "e2e_request_latency_seconds").observe(seconds)
+            self._of(live.model, "request_success", "stop").inc()
+        elif not isinstance(error, ApiError) and isinstance(error, Exception):
+            self._of(live.model, "request_success", "error").inc()
+        else:
+            self._of(live.model, "request_success", "abort").inc()
+            self._of(live.model, "aborted", live.phase).inc()
+
+    def refresh(self) -> None:
+        """As Counts.refresh."""
+        for model in self._models:
+            own = [live for live in self._live.values() if live.model == model]
+            waiting = sum(live.phase == "queue" for live in own)
+            self._of(model, "num_requests_waiting").set(waiting)
+            self._of(model, "num_requests_running").set(len(own) - waiting)

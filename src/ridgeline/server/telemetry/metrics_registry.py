@@ -1,0 +1,159 @@
+"""Counts: a registry of metrics, what HTTP has to be counted of any server, and how Prometheus reads it."""
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ridgeline.server.http.exchanges import Exchange
+from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PREFIX, Family
+from ridgeline.util.version import __version__
+
+_KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+_LAG_SECONDS = 1.0
+
+
+class Counts:
+    """What every server counts, beside what it is for; in a registry of this object's own."""
+
+    def __init__(
+        self,
+        families: Sequence[Family],
+        model_name: str,
+        context: int = 0,
+        alias: str | None = None,
+        engine: int = 0,
+    ) -> None:
+        """families: those of the engine's; HTTP's are there too. model_name: the label; what answers say. context:
+        positions of the model, up to which lengths are counted. alias: a prefix (`vllm`) under which the metrics that
+        vLLM has are told once more. engine: which of several it is, the other label."""
+        self.model_name, self.registry, self._label = model_name, CollectorRegistry(), str(engine)
+        self._engine: dict[str, Callable[..., Any]] = {}
+        self._http: dict[str, Callable[..., Any]] = {}
+        for made, each, prefix, common in (
+            (self._engine, families, PREFIX, MODEL_LABELS),
+            (self._http, HTTP_FAMILIES, "", ()),
+        ):
+            made.update((family.name, _series(self.registry, family, prefix, common, context)) for family in each)
+        shared = {PREFIX + family.name for family in families if family.shared}
+        self._exposed = _Exposed(self.registry, shared, None if alias is None else f"{alias}:")
+        self.beside: list[Counts] = []
+        """What other models of the server count, which is told with this."""
+        self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
+
+    def _one(self, name: str, *labels: str) -> Any:
+        """The series of a metric of the engine's with these labels."""
+        return self._of(self.model_name, name, *labels)
+
+    def _of(self, model_name: str, name: str, *labels: str) -> Any:
+        """The same of one of several models."""
+        return self._engine[name](model_name, self._label, *labels)
+
+    def exchanged(self, exchange: Exchange) -> None:
+        """Count an HTTP request by the pattern of its route, never by the path that a client wrote."""
+        method = exchange.method if exchange.method in _METHODS else "other"
+        self.answered(exchange.handler or "none", method, exchange.status, exchange.seconds)
+        if exchange.status >= 400:
+            self.failed(exchange.code)
+        if exchange.ignored:
+            self.ignored(exchange.ignored)
+
+    def ignored(self, fields: int) -> None:
+        """So many fields of a request have no effect."""
+        self._one("ignored_fields").inc(fields)
+
+    def failed(self, code: str | None) -> None:
+        """An HTTP request was answered with an error. code: ApiError's, which is one of ours."""
+        self._one("request_errors", code or "other").inc()
+
+    def lagged(self, seconds: float) -> None:
+        """The event loop was so late."""
+        self._one("loop_lag_seconds").observe(seconds)
+
+    def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """An HTTP request is over. handler: the pattern of its route."""
+        self._http["http_requests"](handler, method, f"{status // 100}xx").inc()
+        self._http["http_request_duration_seconds"](handler, method).observe(seconds)
+
+    async def watch_loop(self) -> None:
+        """Measure how late a sleep ends, for ever."""
+        while True:
+            due = time.perf_counter() + _LAG_SECONDS
+            await asyncio.sleep(_LAG_SECONDS)
+            self.lagged(max(0.0, time.perf_counter() - due))
+
+    # -- what Prometheus reads -----------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Bring up to date what is only known when it is asked."""
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format 0.0.4."""
+        parts = (self, *self.beside)
+        for part in parts:
+            part.refresh()
+        return generate_latest(_Merged([part._exposed for part in parts]))
+
+    def route(self) -> Route:
+        """/metrics"""
+        return Route("/metrics", self._scraped, methods=["GET"])
+
+    async def _scraped(self, request: Request) -> Response:
+        return Response(self.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _series(
+    registry: CollectorRegistry, family: Family, prefix: str, common: tuple[str, ...], context: int
+) -> Callable[..., Any]:
+    edges = {"buckets": family.edges(context)} if family.kind == "histogram" else {}
+    metric: Any = _KINDS[family.kind](
+        prefix + family.name, family.help, common + family.labels, registry=registry, **edges
+    )
+    return metric.labels  # type: ignore[no-any-return]
+
+
+class _Exposed(Collector):
+    """A registry without the moments at which series were made, and what vLLM has under its names as well."""
+
+    def __init__(self, registry: CollectorRegistry, shared: set[str], alias: str | None) -> None:
+        """shared: names of metrics that vLLM has."""
+        self._registry, self._shared, self._alias = registry, shared, alias
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+            if self._alias is not None and metric.name in self._shared:
+                yield _renamed(metric, self._alias)
+
+
+class _Merged(Collector):
+    """Several of those as one: a name that more than one has is said once, with the samples of all."""
+
+    def __init__(self, parts: Sequence[Collector]) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        merged: dict[str, Metric] = {}
+        for metric in (metric for part in self._parts for metric in part.collect()):
+            if (known := merged.setdefault(metric.name, metric)) is not metric:
+                known.samples = [*known.samples, *metric.samples]
+        return iter(merged.values())
+
+
+def _renamed(metric: Metric, prefix: str) -> Metric:
+    copy = Metric(metric.name.replace(PREFIX, prefix, 1), metric.documentation, metric.type)
+    copy.samples = [Sample(s.name.replace(PREFIX, prefix, 1), *s[1:]) for s in metric.samples]
+    return copy

@@ -1,0 +1,1 @@
+"""What every package may use: this machine, files, messages, times, and output as data."""
